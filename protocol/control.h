@@ -130,7 +130,8 @@ void nd_topic_header_pack(const struct nd_topic_header *in,
                           struct nd_control_bytes *out);
 void nd_goodbye_pack(const struct nd_goodbye *in, struct nd_control_bytes *out);
 
-/* All: 0, NDBUS_EHEADER; subscribe and topic also NDBUS_ETOPIC. @ret on success only. */
+/* All: 0, NDBUS_EHEADER, NDBUS_ENOMEM; subscribe and topic also NDBUS_ETOPIC. @ret on success
+ * only. */
 int nd_connect_unpack(const void *data, size_t n, struct nd_connect *ret, struct nd_fault *fault);
 int nd_welcome_unpack(const void *data, size_t n, struct nd_welcome *ret, struct nd_fault *fault);
 int nd_error_header_unpack(const void *data,
