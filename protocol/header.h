@@ -17,6 +17,7 @@ struct nd_header {
         uint64_t body_bytes;
         const char *unsupported; /* a key that begins with '!', of the header or of a frame, which
                                     the one who reads the frames must understand; or NULL */
+        size_t allocated_bytes;  /* of the unpacked header, itself included: to be charged */
 };
 
 struct nd_header_limits {

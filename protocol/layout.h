@@ -76,5 +76,9 @@ int nd_layout_place(struct nd_frame *frames,
  * arrays are handed out read-only. */
 bool nd_layout_overlaps(const struct ndbus_array *array);
 
+/* Would the array lie in C order without its strides? True without strides and if it is empty; what
+ * the strides of axes of length 1 say does not matter. The array must have been checked. */
+bool nd_layout_is_c(const struct ndbus_array *array);
+
 /* Bits of one element, lanes included, from the dtype's own width where array->bits is 0. */
 uint32_t nd_layout_bits(const struct ndbus_array *array);

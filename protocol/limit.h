@@ -59,6 +59,10 @@
 #define ND_NAME_BYTES_MAX 255u /* dtype, frame, field, unit, codec, device, group, encoding */
 #define ND_FIELDS_MAX 1024u /* of one frame's record dtype, nested ones included */
 
+/* records within records: each takes two levels of the scan, below header, frame list and frame,
+ * and has a list (dtype, shape, unit) within it */
+#define ND_FIELD_DEPTH_MAX ((ND_SCAN_DEPTH_MAX - 4u) / 2u)
+
 /* parsed headers that each end keeps for a connection and direction */
 #define ND_HEADER_CACHE_N 8u
 
