@@ -39,10 +39,10 @@ struct nd_connect {              /* client -> daemon */
         uint64_t pid;            /* "pid": optional, 0 if absent; a hint, never trusted */
 };
 
-struct nd_welcome {               /* daemon -> client; all required */
-        uint32_t features;        /* "features" */
-        uint64_t source;          /* "source": this connection's, never 0 */
-        uint64_t grant_bytes;     /* "grant": first publishing window */
+struct nd_welcome {                 /* daemon -> client; all required */
+        uint32_t features;          /* "features" */
+        uint64_t source;            /* "source": this connection's, never 0 */
+        uint64_t grant_bytes;       /* "grant": first publishing window */
         uint64_t message_bytes_max; /* "message_max" */
         uint64_t header_bytes_max;  /* "header_max" */
         uint64_t meta_bytes_max;    /* "meta_max" */
@@ -60,7 +60,7 @@ struct nd_error_header {        /* daemon -> client. sequence: number of the PUB
         struct nd_string field; /* "field": optional */
         struct nd_string text;  /* "text": required */
         bool has_numbers;
-        uint64_t value;         /* "value", "limit": both or none */
+        uint64_t value; /* "value", "limit": both or none */
         uint64_t limit;
 };
 
@@ -93,16 +93,16 @@ struct nd_subscribe {             /* client -> daemon; subscription and sequence
         bool retained;            /* "retained": default true; false with a group */
 };
 
-struct nd_subscribed {            /* daemon -> client: what is in force */
-        uint64_t depth_messages;  /* "depth" */
-        uint64_t depth_bytes;     /* "bytes": lowered to the daemon's own limit if above it */
+struct nd_subscribed {           /* daemon -> client: what is in force */
+        uint64_t depth_messages; /* "depth" */
+        uint64_t depth_bytes;    /* "bytes": lowered to the daemon's own limit if above it */
 };
 
-struct nd_unsubscribed {          /* daemon -> client; place: messages dropped since the last GAP */
-        uint32_t code;            /* "code": 0 asked for; else the number of an error */
-        struct nd_string text;    /* "text": optional */
+struct nd_unsubscribed {       /* daemon -> client; place: messages dropped since the last GAP */
+        uint32_t code;         /* "code": 0 asked for; else the number of an error */
+        struct nd_string text; /* "text": optional */
         bool has_numbers;
-        uint64_t value;           /* "value", "limit": queued bytes or ms, and the limit it broke */
+        uint64_t value; /* "value", "limit": queued bytes or ms, and the limit it broke */
         uint64_t limit;
 };
 
@@ -158,6 +158,5 @@ int nd_topic_header_unpack(const void *data,
 int nd_goodbye_unpack(const void *data, size_t n, struct nd_goodbye *ret, struct nd_fault *fault);
 
 /* A fault as the header of an ERROR packet; borrows the fault's strings. */
-struct nd_error_header nd_error_header_from_fault(const struct nd_fault *fault,
-                                                  uint8_t of,
-                                                  bool closes);
+struct nd_error_header
+nd_error_header_from_fault(const struct nd_fault *fault, uint8_t of, bool closes);

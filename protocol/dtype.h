@@ -12,16 +12,16 @@
 #include "protocol/base.h"
 
 enum nd_dtype_trait {
-        ND_DTYPE_PLAIN,     /* width fixed by the name */
-        ND_DTYPE_UNIT,      /* 64 bits and a unit: datetime64, timedelta64 */
-        ND_DTYPE_BYTES,     /* any multiple of 8 bits: bytes, opaque */
-        ND_DTYPE_UCS4,      /* any multiple of 32 bits */
-        ND_DTYPE_RECORD,    /* 8 * itemsize, with fields */
+        ND_DTYPE_PLAIN,  /* width fixed by the name */
+        ND_DTYPE_UNIT,   /* 64 bits and a unit: datetime64, timedelta64 */
+        ND_DTYPE_BYTES,  /* any multiple of 8 bits: bytes, opaque */
+        ND_DTYPE_UCS4,   /* any multiple of 32 bits */
+        ND_DTYPE_RECORD, /* 8 * itemsize, with fields */
 };
 
 struct nd_dtype {
         const char *name;
-        uint32_t bits;       /* 0: the array says */
+        uint32_t bits; /* 0: the array says */
         enum nd_dtype_trait trait;
         bool has_byte_order; /* wider than a byte, so big-endian is a thing */
         int dlpack_code;     /* DLDataTypeCode of DLPack 1.x; -1: DLPack cannot say it */

@@ -11,8 +11,8 @@
 enum {
         _ND_HELLO_E_SUCCESS,
 
-        ND_HELLO_E_SHORT,  /* what is there so far is the start of a hello; more bytes are needed */
-        ND_HELLO_E_ALIEN,  /* this is something else: close without a word */
+        ND_HELLO_E_SHORT, /* what is there so far is the start of a hello; more bytes are needed */
+        ND_HELLO_E_ALIEN, /* this is something else: close without a word */
 };
 
 struct nd_hello {

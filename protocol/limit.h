@@ -15,29 +15,29 @@
 #define ND_GIB (UINT64_C(1) << 30)
 
 #define ND_VERSION 1u
-#define ND_PORT 6328u
+#define ND_PORT    6328u
 
 /* PROTOCOL.md 3: fixed layouts */
-#define ND_HELLO_BYTES 16u
+#define ND_HELLO_BYTES   16u
 #define ND_PRELUDE_BYTES 64u
 
 /* frames start at multiples of this: a cache line, and the widest vector load */
 #define ND_ALIGN_BYTES 64u
 
 /* PROTOCOL.md 4: CONNECT is read before anything is known of the peer, so it must be small */
-#define ND_CONNECT_BYTES_MAX (4u * 1024u)
+#define ND_CONNECT_BYTES_MAX    (4u * 1024u)
 #define ND_HANDSHAKE_TIMEOUT_MS 5000u
 
 /* header bytes; decides how many frames a message has (some 25,000) */
 #define ND_HEADER_BYTES_MAX (1u << 20)
-#define ND_META_BYTES_MAX (1u << 20)
+#define ND_META_BYTES_MAX   (1u << 20)
 
 /* body bytes of one packet: one turn of a connection */
 #define ND_PACKET_BODY_BYTES_MAX (1u << 20)
 
 /* what a client puts into one CHUNK when its credit allows; with less credit it sends smaller ones,
  * but waits rather than send less than the second of these before the end of the body */
-#define ND_CHUNK_BYTES (256u * 1024u)
+#define ND_CHUNK_BYTES     (256u * 1024u)
 #define ND_CHUNK_BYTES_MIN (64u * 1024u)
 
 /* body bytes of a control packet (RELEASE lists, STATS_REPLY pieces, CREDIT): it is parsed whole */
@@ -51,13 +51,13 @@
 
 /* msgpack scan: nesting, keys of a map, bytes of a key; nodes are capped by the bytes there are */
 #define ND_SCAN_DEPTH_MAX 16u
-#define ND_MAP_KEYS_MAX 32u
-#define ND_KEY_BYTES_MAX 64u
+#define ND_MAP_KEYS_MAX   32u
+#define ND_KEY_BYTES_MAX  64u
 
 #define ND_TOPIC_BYTES_MAX 255u
-#define ND_GLOBSTARS_MAX 8u /* "**" in one pattern: each multiplies the ways to match */
-#define ND_NAME_BYTES_MAX 255u /* dtype, frame, field, unit, codec, device, group, encoding */
-#define ND_FIELDS_MAX 1024u /* of one frame's record dtype, nested ones included */
+#define ND_GLOBSTARS_MAX   8u    /* "**" in one pattern: each multiplies the ways to match */
+#define ND_NAME_BYTES_MAX  255u  /* dtype, frame, field, unit, codec, device, group, encoding */
+#define ND_FIELDS_MAX      1024u /* of one frame's record dtype, nested ones included */
 
 /* records within records: each takes two levels of the scan, below header, frame list and frame,
  * and has a list (dtype, shape, unit) within it */
@@ -69,14 +69,14 @@
 /* publishing window: what WELCOME grants, and how far it grows when it is used up */
 #define ND_PUBLISH_WINDOW_BYTES_MIN (64u * 1024u)
 #define ND_PUBLISH_WINDOW_BYTES_MAX (17u << 20)
-#define ND_PUBLISH_WINDOW_IDLE_MS 1000u
+#define ND_PUBLISH_WINDOW_IDLE_MS   1000u
 
 /* subscription defaults that a client asks for when its user does not say */
-#define ND_WINDOW_MESSAGES_DEFAULT 256u
-#define ND_WINDOW_BYTES_TCP_DEFAULT (UINT64_C(4) << 20)
+#define ND_WINDOW_MESSAGES_DEFAULT   256u
+#define ND_WINDOW_BYTES_TCP_DEFAULT  (UINT64_C(4) << 20)
 #define ND_WINDOW_BYTES_UNIX_DEFAULT (UINT64_C(64) << 20)
-#define ND_DEPTH_MESSAGES_DEFAULT 1000u
-#define ND_DEPTH_BYTES_DEFAULT (UINT64_C(64) << 20)
+#define ND_DEPTH_MESSAGES_DEFAULT    1000u
+#define ND_DEPTH_BYTES_DEFAULT       (UINT64_C(64) << 20)
 
 /* files */
 #define ND_RECORD_HEAD_BYTES 64u

@@ -49,22 +49,22 @@ const char *nd_kind_name(uint8_t kind);
 enum nd_flag {
         ND_FLAG_BODY_IN_BLOCK = 1u << 0,  /* needs feature "shm" */
         ND_FLAG_BODY_IN_CHUNKS = 1u << 1, /* PUBLISH, MESSAGE: the body follows in CHUNKs */
-        ND_FLAG_RETAINED = 1u << 2,    /* PUBLISH: retain it; MESSAGE: it is the retained one */
-        ND_FLAG_REDELIVERED = 1u << 3, /* MESSAGE: another member of the group had it before */
-        ND_FLAG_FD = 1u << 4,          /* needs feature "shm" */
-        ND_FLAG_LINK = 1u << 5,        /* needs feature "link" */
+        ND_FLAG_RETAINED = 1u << 2,       /* PUBLISH: retain it; MESSAGE: it is the retained one */
+        ND_FLAG_REDELIVERED = 1u << 3,    /* MESSAGE: another member of the group had it before */
+        ND_FLAG_FD = 1u << 4,             /* needs feature "shm" */
+        ND_FLAG_LINK = 1u << 5,           /* needs feature "link" */
 };
 
 struct nd_prelude {
-        uint8_t kind;          /* enum nd_kind */
-        uint8_t reserved;      /* 0 */
-        uint16_t flags;        /* enum nd_flag */
+        uint8_t kind;     /* enum nd_kind */
+        uint8_t reserved; /* 0 */
+        uint16_t flags;   /* enum nd_flag */
         uint32_t header_bytes;
         uint32_t meta_bytes;
-        uint32_t stream;       /* ties CHUNKs to their message; 0: none */
-        uint64_t body_bytes;   /* PUBLISH, MESSAGE: of the whole body; else: in this packet */
-        uint64_t place;        /* CHUNK: offset in the body; GAP: count; PONG, CREDIT: last routed */
-        uint64_t source;       /* 0 from a client */
+        uint32_t stream;     /* ties CHUNKs to their message; 0: none */
+        uint64_t body_bytes; /* PUBLISH, MESSAGE: of the whole body; else: in this packet */
+        uint64_t place;      /* CHUNK: offset in the body; GAP: count; PONG, CREDIT: last routed */
+        uint64_t source;     /* 0 from a client */
         uint64_t sequence;
         uint64_t time_ns;      /* CLOCK_REALTIME when published */
         uint32_t subscription; /* 0: none */

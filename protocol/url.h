@@ -17,7 +17,7 @@ enum nd_url_type {
 };
 
 #define ND_UNIX_PATH_BYTES_MAX 107u
-#define ND_HOST_BYTES_MAX 255u
+#define ND_HOST_BYTES_MAX      255u
 
 struct nd_url {
         enum nd_url_type type;

@@ -38,10 +38,10 @@
  * - After fork() the child has no bus. It may still read and free messages it inherited.
  */
 
-#include <stddef.h>
-#include <stdint.h>
 #include <ndbus/array.h>
 #include <ndbus/error.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,28 +69,31 @@ const char *ndbus_detail(void);
 /* ------------------------------------------------------------------------------------ the bus */
 
 struct ndbus_options {
-        size_t size;               /**< sizeof(struct ndbus_options); set by the initializer */
-        const char *client;        /**< name shown to the operator; NULL: the program's */
-        int connect_timeout_ms;    /**< for ndbus_open() in all; default 5000 */
-        int stall_ms;              /**< a message under way that moves no byte for this long is given
+        size_t size;            /**< sizeof(struct ndbus_options); set by the initializer */
+        const char *client;     /**< name shown to the operator; NULL: the program's */
+        int connect_timeout_ms; /**< for ndbus_open() in all; default 5000 */
+        int stall_ms;           /**< a message under way that moves no byte for this long is given
                                         up; default 3000 */
-        int ping_ms;               /**< a wait asks the daemon whether it lives after this long
+        int ping_ms;            /**< a wait asks the daemon whether it lives after this long
                                         without a byte from it; default 5000; 0: never */
-        int ping_timeout_ms;       /**< and takes it for dead when it has not answered for this
+        int ping_timeout_ms;    /**< and takes it for dead when it has not answered for this
                                         long; default 10000 */
         uint32_t offline_messages; /**< publishes kept while there is no connection; default 0: they
                                         fail with NDBUS_ENOTCONN */
         uint64_t offline_bytes;    /**< of which at most so many bytes; default 64 MiB */
         int (*interrupted)(void *userdata); /**< asked when a wait gets EINTR: nonzero ends it with
                                                  NDBUS_EINTERRUPTED; NULL: waits go on */
-        void *userdata;            /**< for interrupted */
-        uint64_t reserved[4];      /**< zero */
+        void *userdata;                     /**< for interrupted */
+        uint64_t reserved[4];               /**< zero */
 };
 
 #define NDBUS_OPTIONS_INIT                                                                         \
         {                                                                                          \
                 sizeof(struct ndbus_options), NULL, 5000, 3000, 5000, 10000, 0, 67108864u, NULL,   \
-                        NULL, {0, 0, 0, 0}                                                         \
+                        NULL,                                                                      \
+                {                                                                                  \
+                        0, 0, 0, 0                                                                 \
+                }                                                                                  \
         }
 
 /**
@@ -157,8 +160,8 @@ int ndbus_stats(struct ndbus *bus, void **ret_data, size_t *ret_n_data, int time
 /* --------------------------------------------------------------------------------- publishing */
 
 struct ndbus_publish_options {
-        size_t size;          /**< sizeof(struct ndbus_publish_options) */
-        const void *meta;     /**< [n_meta] the user's msgpack map, or NULL; at most 1 MiB */
+        size_t size;      /**< sizeof(struct ndbus_publish_options) */
+        const void *meta; /**< [n_meta] the user's msgpack map, or NULL; at most 1 MiB */
         size_t n_meta;
         int timeout_ms;       /**< wait for leave to begin; default 5000 */
         const char *reply;    /**< topic on which an answer is awaited, or NULL */
@@ -174,7 +177,10 @@ struct ndbus_publish_options {
 #define NDBUS_PUBLISH_OPTIONS_INIT                                                                 \
         {                                                                                          \
                 sizeof(struct ndbus_publish_options), NULL, 0, 5000, NULL, NULL, 0, 0, 0,          \
-                        {0, 0, 0, 0, 0}, {0, 0, 0, 0}                                              \
+                        {0, 0, 0, 0, 0},                                                           \
+                {                                                                                  \
+                        0, 0, 0, 0                                                                 \
+                }                                                                                  \
         }
 
 /**
@@ -240,7 +246,10 @@ struct ndbus_subscribe_options {
 #define NDBUS_SUBSCRIBE_OPTIONS_INIT                                                               \
         {                                                                                          \
                 sizeof(struct ndbus_subscribe_options), NDBUS_DROP_OLDEST, 5000, 1000, 67108864u,  \
-                        256, 0, NULL, NULL, 1, {0, 0, 0, 0, 0, 0, 0}, {0, 0, 0, 0}                 \
+                        256, 0, NULL, NULL, 1, {0, 0, 0, 0, 0, 0, 0},                              \
+                {                                                                                  \
+                        0, 0, 0, 0                                                                 \
+                }                                                                                  \
         }
 
 /**
@@ -265,12 +274,12 @@ int ndbus_unsubscribe(struct ndbus_subscription *sub);
 uint32_t ndbus_subscription_id(const struct ndbus_subscription *sub);
 
 struct ndbus_subscription_stats {
-        size_t size;            /**< sizeof(struct ndbus_subscription_stats); set by the caller */
-        uint64_t received;      /**< messages handed to the application */
+        size_t size;             /**< sizeof(struct ndbus_subscription_stats); set by the caller */
+        uint64_t received;       /**< messages handed to the application */
         uint64_t received_bytes; /**< and their body bytes */
-        uint64_t dropped;       /**< messages announced as dropped, known counts only */
-        uint64_t gaps_unknown;  /**< gaps of unknown size: one for each reconnect */
-        uint64_t waiting;       /**< messages taken in and not yet handed out */
+        uint64_t dropped;        /**< messages announced as dropped, known counts only */
+        uint64_t gaps_unknown;   /**< gaps of unknown size: one for each reconnect */
+        uint64_t waiting;        /**< messages taken in and not yet handed out */
 };
 
 /** ndbus_subscription_stats() - totals since it was made; never waits */
@@ -304,7 +313,7 @@ int ndbus_receive_from(struct ndbus_subscription *sub,
 const char *ndbus_message_topic(const struct ndbus_message *m);
 const char *ndbus_message_reply(const struct ndbus_message *m);    /**< or NULL */
 const char *ndbus_message_encoding(const struct ndbus_message *m); /**< or NULL */
-uint64_t ndbus_message_source(const struct ndbus_message *m);   /**< the publishing connection */
+uint64_t ndbus_message_source(const struct ndbus_message *m);      /**< the publishing connection */
 uint64_t ndbus_message_sequence(const struct ndbus_message *m); /**< of source and topic, from 1 */
 uint64_t ndbus_message_time_ns(const struct ndbus_message *m);  /**< CLOCK_REALTIME, published */
 uint64_t ndbus_message_dropped(const struct ndbus_message *m);  /**< just before this one */
