@@ -207,7 +207,12 @@ static size_t cut_text(const struct nd_string *text, size_t max)
 
 static void pack_features(msgpack_packer *packer, uint32_t bits)
 {
-        msgpack_pack_array(packer, (size_t)__builtin_popcount(bits));
+        size_t n_known = 0;
+
+        for (size_t i = 0; i < nd_array_size(features); ++i)
+                n_known += (bits & features[i].bit) != 0;
+
+        msgpack_pack_array(packer, n_known);
         for (size_t i = 0; i < nd_array_size(features); ++i)
                 if (bits & features[i].bit)
                         pack_str(packer, features[i].name, strlen(features[i].name));
