@@ -36,9 +36,10 @@
 #define ND_PACKET_BODY_BYTES_MAX (1u << 20)
 
 /* what a client puts into one CHUNK when its credit allows; with less credit it sends smaller ones,
- * but waits rather than send less than the second of these before the end of the body */
+ * but waits rather than send less than the second of these before the end of the body; that must
+ * be well below the first window of 64 KiB, of which the PUBLISH itself has taken a part */
 #define ND_CHUNK_BYTES     (256u * 1024u)
-#define ND_CHUNK_BYTES_MIN (64u * 1024u)
+#define ND_CHUNK_BYTES_MIN (16u * 1024u)
 
 /* body bytes of a control packet (RELEASE lists, STATS_REPLY pieces, CREDIT): it is parsed whole */
 #define ND_CONTROL_BODY_BYTES_MAX (64u * 1024u)
