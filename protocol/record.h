@@ -29,7 +29,8 @@ int nd_record_place(const struct nd_prelude *prelude,
                     struct nd_record *ret,
                     struct nd_fault *fault);
 
-/* Writes head and prelude, 128 bytes. */
+/* Writes head and prelude, 128 bytes. What only means something on a connection (stream, place,
+ * subscription, segment, flags of how the body travels) is written as zero. */
 #define ND_RECORD_LEAD_BYTES (ND_RECORD_HEAD_BYTES + ND_PRELUDE_BYTES)
 void nd_record_pack_lead(const struct nd_record *record, uint8_t out[static ND_RECORD_LEAD_BYTES]);
 
