@@ -15,45 +15,12 @@
 
 #include "protocol/topic.h"
 #include <string.h>
+#include "protocol/utf8.h"
 
-static bool utf8_is_tail(uint8_t c)
+/* U+0000 to U+001F, U+007F to U+009F: the latter two bytes long, beginning with 0xc2. */
+static bool is_control(const uint8_t *p)
 {
-        return (c & 0xc0) == 0x80;
-}
-
-/*
- * Bytes of the character at the start of @p, 0 if it is none: no overlong forms, no surrogates,
- * nothing above U+10FFFF. @ret_char is written on success only.
- */
-static size_t utf8_next(const uint8_t *p, size_t n, uint32_t *ret_char)
-{
-        static const uint32_t char_min[] = {0, 0, 0x80, 0x800, 0x10000};
-        size_t n_char = p[0] < 0x80             ? 1
-                        : (p[0] & 0xe0) == 0xc0 ? 2
-                        : (p[0] & 0xf0) == 0xe0 ? 3
-                        : (p[0] & 0xf8) == 0xf0 ? 4
-                                                : 0;
-        uint32_t c;
-
-        if (n_char == 0 || n_char > n)
-                return 0;
-
-        c = n_char == 1 ? p[0] : p[0] & (0x7fu >> n_char);
-        for (size_t i = 1; i < n_char; ++i) {
-                if (!utf8_is_tail(p[i]))
-                        return 0;
-                c = c << 6 | (p[i] & 0x3fu);
-        }
-        if (c < char_min[n_char] || (c >= 0xd800 && c <= 0xdfff) || c > 0x10ffff)
-                return 0;
-
-        *ret_char = c;
-        return n_char;
-}
-
-static bool char_is_control(uint32_t c)
-{
-        return c < 0x20 || (c >= 0x7f && c <= 0x9f);
+        return p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
 }
 
 /* What topics and patterns have in common: length, UTF-8, no control characters, no empty segment. */
@@ -68,22 +35,17 @@ static int check_text(const char *text, size_t n_text, const char *field, struct
                 return nd_fault_set_limit(fault, NDBUS_ETOPIC, field, n_text, ND_TOPIC_BYTES_MAX,
                                           "bytes");
 
-        for (size_t i = 0; i < n_text;) {
-                uint32_t c;
-                size_t n_char = utf8_next(p + i, n_text - i, &c);
+        if (!nd_utf8_is_valid(text, n_text))
+                return nd_fault_set(fault, NDBUS_ETOPIC, field, "is not UTF-8");
 
-                if (n_char == 0)
+        for (size_t i = 0; i < n_text; ++i) {
+                if (is_control(p + i))
                         return nd_fault_set(fault, NDBUS_ETOPIC, field,
-                                            "is not UTF-8 at byte %zu (0x%02x)", i, p[i]);
-                if (char_is_control(c))
-                        return nd_fault_set(fault, NDBUS_ETOPIC, field,
-                                            "has the control character U+%04X at byte %zu",
-                                            (unsigned)c, i);
-                if (c == '/' && at_start)
+                                            "has a control character at byte %zu", i);
+                if (p[i] == '/' && at_start)
                         return nd_fault_set(fault, NDBUS_ETOPIC, field,
                                             "has an empty segment at byte %zu", i);
-                at_start = c == '/';
-                i += n_char;
+                at_start = p[i] == '/';
         }
         if (at_start)
                 return nd_fault_set(fault, NDBUS_ETOPIC, field, "ends with an empty segment");
