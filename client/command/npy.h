@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * .npy files: NumPy's format for one array, versions 1.0, 2.0 and 3.0
+ */
+
+#include <ndbus/array.h>
+#include "protocol/fault.h"
+
+/* A header longer than this is refused; NumPy itself asks for leave above 10,000 bytes. */
+#define ND_NPY_HEADER_BYTES_MAX (1u << 20)
+
+/* One array of an .npy file. */
+struct nd_npy {
+        struct ndbus_array array; /* data points into the bytes that were read */
+        uint64_t data_offset;     /* where the elements begin */
+        uint64_t data_bytes;
+        uint64_t file_bytes; /* where they end: of header and elements together */
+        bool has_titles;     /* fields have titles, which ndbus does not carry */
+};
+
+/* Do the bytes begin like an .npy file? */
+bool nd_npy_is(const void *bytes, size_t n_bytes);
+
+/**
+ * nd_npy_read() - the array at the start of bytes
+ * @bytes:    [@n_bytes], borrowed: the array's data points into them
+ * @ret_npy:  nd_npy_free()
+ *
+ * Nothing is copied but the header. Object arrays are refused: they hold pickled Python objects,
+ * which are never decoded.
+ *
+ * Return: 0; NDBUS_ECORRUPT; NDBUS_ETRUNCATED with the byte at which it ends; NDBUS_EDTYPE;
+ *         NDBUS_ESHAPE; NDBUS_ELIMIT; NDBUS_EUNSUPPORTED a version that is not 1, 2 or 3;
+ *         NDBUS_ENOMEM
+ */
+int nd_npy_read(const void *bytes, size_t n_bytes, struct nd_npy **ret_npy, struct nd_fault *fault);
+
+/* Accepts NULL; returns NULL. */
+struct nd_npy *nd_npy_free(struct nd_npy *npy);
+
+ND_DEFINE_CLEANUP(struct nd_npy *, nd_npy_free);
+
+/* How an array is written. */
+struct nd_npy_plan {
+        char *header; /* [n_header] magic, version, length and dict */
+        size_t n_header;
+        uint64_t data_bytes;
+        uint32_t itemsize;
+        bool as_it_lies; /* data_bytes from array->data on; else gathered to C order */
+        int32_t ndim;    /* as written: lanes are one more dimension */
+        int64_t shape[NDBUS_DIMS_MAX + 1];
+        int64_t strides[NDBUS_DIMS_MAX + 1];
+        char note[160]; /* what the file does not say: "bfloat16 written as |V2"; "" if nothing */
+};
+
+/**
+ * nd_npy_plan() - decide how an array is written, and make its header
+ * @array:     a valid array, strides of any sign
+ * @ret_plan:  nd_npy_plan_deinit()
+ *
+ * What .npy has no name for is written as opaque bytes of the same width, and the note says so.
+ *
+ * Return: 0; NDBUS_ESHAPE if the elements' bytes do not fit 2^63; NDBUS_ENOMEM
+ */
+int nd_npy_plan(const struct ndbus_array *array,
+                struct nd_npy_plan *ret_plan,
+                struct nd_fault *fault);
+
+void nd_npy_plan_deinit(struct nd_npy_plan *plan);
+
+/**
+ * nd_npy_write() - write header and elements
+ * @fd:     a file at the place where it begins
+ *
+ * Return: 0; NDBUS_ESYSTEM with errno's text
+ */
+int nd_npy_write(int fd,
+                 const struct ndbus_array *array,
+                 const struct nd_npy_plan *plan,
+                 struct nd_fault *fault);
+
+/* NumPy's letter for a dtype, in both directions: XX(name, letter, bytes of one element) */
+#define ND_NPY_CODE_MAP(XX)                                                                        \
+        XX("bool", 'b', 1)                                                                         \
+        XX("int8", 'i', 1)                                                                         \
+        XX("int16", 'i', 2)                                                                        \
+        XX("int32", 'i', 4)                                                                        \
+        XX("int64", 'i', 8)                                                                        \
+        XX("uint8", 'u', 1)                                                                        \
+        XX("uint16", 'u', 2)                                                                       \
+        XX("uint32", 'u', 4)                                                                       \
+        XX("uint64", 'u', 8)                                                                       \
+        XX("float16", 'f', 2)                                                                      \
+        XX("float32", 'f', 4)                                                                      \
+        XX("float64", 'f', 8)                                                                      \
+        XX("complex64", 'c', 8)                                                                    \
+        XX("complex128", 'c', 16)                                                                  \
+        XX("datetime64", 'M', 8)                                                                   \
+        XX("timedelta64", 'm', 8)
+
+/* The unit of datetime64 as NumPy and ndbus spell it, or NULL if there is no such unit. */
+const char *nd_npy_unit_find(const char *unit, size_t n_unit);
