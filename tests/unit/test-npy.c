@@ -391,11 +391,11 @@ Test(npy, writes_what_it_read)
                 "{'descr': '>U8', 'fortran_order': False, 'shape': (3,), }",
                 "{'descr': '|V32', 'fortran_order': False, 'shape': (3, 1), }",
                 "{'descr': '|b1', 'fortran_order': False, 'shape': (1, 96), }",
-                "{'descr': [('A', '<f4'), ('', '|V4'), ('B', '>i2', (2, 3)), ('in', [('x', '|u1'), "
-                "('', '|V1'), ('t', '<M8[ms]')]), ('', '|V2')], 'fortran_order': False, "
-                "'shape': (3,), }",
-                "{'descr': [('\\xb5\\'', '|V16'), ('\\u65e5', '<f8', (2,))], 'fortran_order': True, "
-                "'shape': (3, 1), }",
+                ("{'descr': [('A', '<f4'), ('', '|V4'), ('B', '>i2', (2, 3)), ('in', [('x', '|u1'), "
+                 "('', '|V1'), ('t', '<M8[ms]')]), ('', '|V2')], 'fortran_order': False, "
+                 "'shape': (3,), }"),
+                ("{'descr': [('\\xb5\\'', '|V16'), ('\\u65e5', '<f8', (2,))], 'fortran_order': True, "
+                 "'shape': (3, 1), }"),
         };
 
         for (size_t i = 0; i < nd_array_size(dicts); ++i) {
