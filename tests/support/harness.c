@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <grp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -41,6 +42,7 @@
 #define HARNESS_STOP_MS        10000
 #define HARNESS_POLL_MS        2
 #define HARNESS_LOG_TAIL_BYTES 8192u
+#define HARNESS_NOBODY         65534
 #define HARNESS_FDS_MAX        16u
 
 struct harness {
@@ -63,6 +65,7 @@ struct harness {
 struct command {
         char **argv;
         char **env;
+        int program_fd;   /* for a user who may not go where the program lies; else -1 */
         char *listen_pid; /* "LISTEN_PID=", filled in by the child */
 };
 
@@ -258,6 +261,12 @@ static void command_init(struct command *c, struct harness *h)
                 nd_harness_fail(NULL, "out of memory");
 
         c->argv[n++] = format_string("%s", program);
+        c->program_fd = -1;
+        if (o->unprivileged) {
+                c->program_fd = open(program, O_PATH | O_CLOEXEC);
+                if (c->program_fd < 0)
+                        nd_harness_fail(NULL, "%s: %s", program, strerror(errno));
+        }
         if (!o->no_unix) {
                 c->argv[n++] = format_string("--listen");
                 c->argv[n++] = format_string("%s", h->unix_url);
@@ -291,6 +300,8 @@ static void command_deinit(struct command *c)
                 free(c->env[i]);
         free(c->argv);
         free(c->env);
+        if (c->program_fd >= 0)
+                close(c->program_fd);
 }
 
 /* Moves the descriptors to 3, 4 ... by way of numbers that are surely free of them. */
@@ -320,6 +331,10 @@ child_exec(const struct harness *h, const struct command *c, pid_t parent, int n
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         signal(SIGPIPE, SIG_DFL);
+        if (o->unprivileged && getuid() == 0 &&
+            (setgroups(0, NULL) != 0 || setgid(HARNESS_NOBODY) != 0 || setuid(HARNESS_NOBODY) != 0))
+                _exit(99);
+        /* after setuid(), which undoes it */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
                 _exit(99);
         if (dup2(null_fd, 0) < 0 || dup2(h->log_fd, 1) < 0 || dup2(h->log_fd, 2) < 0)
@@ -337,7 +352,10 @@ child_exec(const struct harness *h, const struct command *c, pid_t parent, int n
                         _exit(99);
                 }
         }
-        execve(c->argv[0], c->argv, c->env);
+        if (c->program_fd >= 0)
+                fexecve(c->program_fd, c->argv, c->env);
+        else
+                execve(c->argv[0], c->argv, c->env);
         perror(c->argv[0]);
         _exit(99);
 }
@@ -402,6 +420,9 @@ struct nd_harness *nd_harness_spawn(const struct nd_harness_options *options)
 
         h->folder = format_string("%s/ndbus-test-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
         if (!mkdtemp(h->folder))
+                nd_harness_fail(NULL, "%s: %s", h->folder, strerror(errno));
+        if (h->options.unprivileged && getuid() == 0 &&
+            chown(h->folder, HARNESS_NOBODY, HARNESS_NOBODY) != 0)
                 nd_harness_fail(NULL, "%s: %s", h->folder, strerror(errno));
         if (live_owner != getpid()) {
                 live_owner = getpid();

@@ -43,6 +43,7 @@ struct nd_harness_options {
         const char *const *env; /**< NULL-terminated "NAME=VALUE", before the test's own; or NULL */
         bool no_unix;           /**< no --listen unix:... */
         bool no_tcp;            /**< no --listen tcp:... */
+        bool unprivileged;      /**< as nobody, if the test runs as root */
         const struct nd_harness_rlimit *rlimits; /**< [n_rlimits] set in the daemon before exec */
         size_t n_rlimits;
         const int *listen_fds; /**< [n_listen_fds] passed as socket activation passes them */

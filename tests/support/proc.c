@@ -134,21 +134,45 @@ bool nd_proc_fds(pid_t pid, size_t *ret_n)
         return true;
 }
 
-void nd_proc_print_fds(pid_t pid, FILE *f)
+/* The next descriptor and what it is; false at the end. */
+static bool proc_next_fd(DIR *dir, const char **ret_number, char ret_target[static PATH_MAX])
 {
+        for (struct dirent *entry; (entry = readdir(dir));) {
+                ssize_t n = -1;
+
+                if (entry->d_name[0] != '.')
+                        n = readlinkat(dirfd(dir), entry->d_name, ret_target, PATH_MAX - 1);
+                if (n < 0)
+                        continue;
+                ret_target[n] = '\0';
+                *ret_number = entry->d_name;
+                return true;
+        }
+        return false;
+}
+
+bool nd_proc_has_fd(pid_t pid, const char *target)
+{
+        char is[PATH_MAX];
+        const char *number;
+        bool found = false;
         DIR *dir = proc_open_fds(pid);
 
-        if (!dir)
-                return;
-        for (struct dirent *entry; (entry = readdir(dir));) {
-                char target[PATH_MAX];
-                ssize_t n;
+        while (dir && !found && proc_next_fd(dir, &number, is))
+                found = strcmp(is, target) == 0;
+        if (dir)
+                closedir(dir);
+        return found;
+}
 
-                if (entry->d_name[0] == '.')
-                        continue;
-                n = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target));
-                if (n > 0)
-                        fprintf(f, "  fd %s: %.*s\n", entry->d_name, (int)n, target);
-        }
-        closedir(dir);
+void nd_proc_print_fds(pid_t pid, FILE *f)
+{
+        char is[PATH_MAX];
+        const char *number;
+        DIR *dir = proc_open_fds(pid);
+
+        while (dir && proc_next_fd(dir, &number, is))
+                fprintf(f, "  fd %s: %s\n", number, is);
+        if (dir)
+                closedir(dir);
 }

@@ -31,5 +31,8 @@ bool nd_proc_cpu_ns(pid_t pid, uint64_t *ret_ns);
 /** How many descriptors it has open; of the calling process without the one that looks. */
 bool nd_proc_fds(pid_t pid, size_t *ret_n);
 
+/** Does a link in /proc/PID/fd point to target, as in "socket:[12345]"? */
+bool nd_proc_has_fd(pid_t pid, const char *target);
+
 /** One line a descriptor: number and what it is. */
 void nd_proc_print_fds(pid_t pid, FILE *f);
