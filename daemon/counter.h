@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Counters: one table, read by the struct, by STATS and by the manual page's test
+ *
+ *   XX(name, "what an operator makes of it")
+ */
+
+#include <stdint.h>
+
+#define ND_COUNTERS(XX)                                                                            \
+        XX(clients_accepted, "connections accepted")                                               \
+        XX(clients_refused, "connections answered SERVER_FULL: raise --clients-max")               \
+        XX(accept_errors, "accept failed: look for the file descriptor limit")                     \
+        XX(hello_errors, "connections closed because they did not speak ndbus")                    \
+        XX(handshake_timeouts, "connections closed because the handshake took too long")           \
+        XX(protocol_errors, "connections closed for breaking the protocol")                        \
+        XX(dead_peers, "connections closed because the peer's machine no longer answered")         \
+        XX(messages_in, "messages published")                                                      \
+        XX(messages_in_bytes, "body bytes of messages published")                                  \
+        XX(messages_out, "messages begun to be sent to subscriptions")                             \
+        XX(messages_out_bytes, "body bytes sent to subscriptions")                                 \
+        XX(messages_unmatched, "messages published that nobody subscribed to")                     \
+        XX(messages_aborted, "messages that ended before their last byte: never delivered")        \
+        XX(messages_cut_through, "messages passed on before their last byte had come")             \
+        XX(refused_too_big, "messages refused: a size exceeds its limit")                          \
+        XX(refused_no_space, "messages refused: no memory; raise --memory-max")                    \
+        XX(refused_other, "messages refused for any other fault of their own")                     \
+        XX(dropped_oldest, "deliveries dropped by policy drop-oldest")                             \
+        XX(dropped_newest, "deliveries dropped by policy drop-newest")                             \
+        XX(dropped_latest, "deliveries replaced by a newer value, policy latest")                  \
+        XX(dropped_memory, "deliveries dropped because memory was short; raise --memory-max")      \
+        XX(dropped_ended, "deliveries dropped because their subscription ended")                   \
+        XX(retain_full, "messages delivered but not retained for want of room")                    \
+        XX(body_bytes_copied, "body bytes of messages over 64 KiB that were copied in memory")     \
+        XX(reads, "system calls that read")                                                        \
+        XX(writes, "system calls that wrote")
+
+struct nd_counters {
+#define ND_COUNTER_FIELD(_name, _text) uint64_t _name;
+        ND_COUNTERS(ND_COUNTER_FIELD)
+#undef ND_COUNTER_FIELD
+};

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Log
+ *
+ * No library: stderr is the journal's under systemd and a terminal's or a file's elsewhere, and one
+ * write() of one line is all that either needs. Level is the process's only global: every part logs,
+ * and none should have to carry it.
+ */
+
+#include "daemon/log.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/base.h"
+
+static enum nd_log_level log_level = ND_LOG_NOTICE;
+
+static const char *const log_names[] = {
+        [ND_LOG_ERROR] = "error", [ND_LOG_WARNING] = "warning", [ND_LOG_NOTICE] = "notice",
+        [ND_LOG_INFO] = "info",   [ND_LOG_DEBUG] = "debug",
+};
+
+bool nd_log_level_parse(const char *text, enum nd_log_level *ret)
+{
+        for (size_t i = ND_LOG_ERROR; i < nd_array_size(log_names); ++i) {
+                if (strcmp(text, log_names[i]) == 0) {
+                        *ret = (enum nd_log_level)i;
+                        return true;
+                }
+        }
+        return false;
+}
+
+const char *nd_log_level_name(enum nd_log_level level)
+{
+        return log_names[level];
+}
+
+void nd_log_set_level(enum nd_log_level level)
+{
+        log_level = level;
+}
+
+bool nd_log_wants(enum nd_log_level level)
+{
+        return level <= log_level;
+}
+
+__attribute__((format(printf, 3, 0))) static void
+log_write(enum nd_log_level level, uint64_t n_left_out, const char *format, va_list args)
+{
+        char line[1024];
+        int n_prefix = snprintf(line, sizeof(line), "<%d>ndbusd: ", (int)level);
+        int n = vsnprintf(line + n_prefix, sizeof(line) - (size_t)n_prefix - 1, format, args);
+        size_t n_line = (size_t)n_prefix;
+
+        if (n > 0)
+                n_line += nd_min_u64((uint64_t)n, sizeof(line) - n_line - 2);
+        if (n_left_out > 0) {
+                n = snprintf(line + n_line, sizeof(line) - n_line - 1, " left_out=%llu",
+                             (unsigned long long)n_left_out);
+                if (n > 0)
+                        n_line += nd_min_u64((uint64_t)n, sizeof(line) - n_line - 2);
+        }
+        for (size_t i = 0; i < n_line; ++i) {
+                if ((unsigned char)line[i] < 0x20 || (unsigned char)line[i] > 0x7e)
+                        line[i] = '?';
+        }
+        line[n_line++] = '\n';
+        if (write(STDERR_FILENO, line, n_line) < 0)
+                return; /* there is nobody left to tell */
+}
+
+void nd_log(enum nd_log_level level, const char *format, ...)
+{
+        va_list args;
+
+        if (!nd_log_wants(level))
+                return;
+        va_start(args, format);
+        log_write(level, 0, format, args);
+        va_end(args);
+}
+
+void nd_log_limited(struct nd_log_limit *limit,
+                    uint64_t now_ns,
+                    enum nd_log_level level,
+                    const char *format,
+                    ...)
+{
+        va_list args;
+
+        if (!nd_log_wants(level))
+                return;
+        if (limit->last_ns != 0 && now_ns - limit->last_ns < UINT64_C(1000000000)) {
+                ++limit->n_left_out;
+                return;
+        }
+        va_start(args, format);
+        log_write(level, limit->n_left_out, format, args);
+        va_end(args);
+        limit->last_ns = now_ns;
+        limit->n_left_out = 0;
+}

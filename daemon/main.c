@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * ndbusd
+ *
+ * Exit status: 0 stopped as asked; 1 it could not serve; 2 bad usage.
+ */
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "daemon/server.h"
+
+#define EXIT_USAGE 2
+
+int main(int argc, char **argv)
+{
+        static struct nd_server server;
+        struct nd_options options;
+        struct nd_fault fault;
+        int r;
+
+        r = nd_options_parse(argc, argv, &options, &fault);
+        if (r == ND_OPTION_E_DONE)
+                return EXIT_SUCCESS;
+        if (r < 0) {
+                fprintf(stderr, "ndbusd: %s: %s\n", fault.field, fault.text);
+                return EXIT_USAGE;
+        }
+        nd_log_set_level(options.log_level);
+
+        /* libuv does not suppress it; our own sends do */
+        (void)signal(SIGPIPE, SIG_IGN);
+
+        if (nd_server_init(&server, &options) < 0)
+                return EXIT_FAILURE;
+        r = nd_server_run(&server);
+        nd_server_deinit(&server);
+        return r;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Memory: what the daemon keeps for others is charged here before it is kept
+ *
+ * One number and its limit, --memory-max. Whoever keeps bytes for a peer beyond the call in which
+ * they came charges them first and discharges them when they are gone. What to do when there is no
+ * room is the caller's decision: wait, drop, refuse.
+ */
+
+#include "protocol/base.h"
+
+struct nd_memory {
+        uint64_t used_bytes;
+        uint64_t used_bytes_high; /* most ever used */
+        uint64_t max_bytes;
+};
+
+static inline bool nd_memory_charge(struct nd_memory *memory, uint64_t n_bytes)
+{
+        if (n_bytes > memory->max_bytes - nd_min_u64(memory->used_bytes, memory->max_bytes))
+                return false;
+        memory->used_bytes += n_bytes;
+        if (memory->used_bytes > memory->used_bytes_high)
+                memory->used_bytes_high = memory->used_bytes;
+        return true;
+}
+
+static inline void nd_memory_discharge(struct nd_memory *memory, uint64_t n_bytes)
+{
+        nd_assert(n_bytes <= memory->used_bytes);
+        memory->used_bytes -= n_bytes;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Message
+ *
+ * A body is a row of arena blocks and an exact tail, filled in order as bytes arrive and sent from
+ * where they lie. Small bodies are all tail, and tail and meta share the message's own allocation,
+ * so a small message costs one malloc.
+ *
+ * Blocks are taken when bytes arrive for them, not when a body is announced: announcing costs
+ * nothing but the charge. They are given back one by one when every receiver is past them and
+ * nobody will begin from the first byte any more.
+ */
+
+#include "daemon/message.h"
+#include <string.h>
+#include "daemon/publisher.h"
+#include "daemon/router.h"
+
+struct nd_header_bytes *nd_header_bytes_new(const void *data, uint32_t n)
+{
+        struct nd_header_bytes *header = malloc(sizeof(*header) + n);
+
+        if (!header)
+                return NULL;
+        header->n_refs = 1;
+        header->n = n;
+        memcpy(header->bytes, data, n);
+        return header;
+}
+
+struct nd_header_bytes *nd_header_bytes_ref(struct nd_header_bytes *header)
+{
+        ++header->n_refs;
+        return header;
+}
+
+struct nd_header_bytes *nd_header_bytes_unref(struct nd_header_bytes *header)
+{
+        if (header && --header->n_refs == 0)
+                free(header);
+        return NULL;
+}
+
+static size_t message_n_blocks(uint64_t body_bytes)
+{
+        return (size_t)(body_bytes / ND_BLOCK_BYTES);
+}
+
+static size_t message_tail_bytes(uint64_t body_bytes)
+{
+        return (size_t)(body_bytes % ND_BLOCK_BYTES);
+}
+
+static size_t message_struct_bytes(uint64_t meta_bytes, uint64_t body_bytes)
+{
+        return sizeof(struct nd_message) + message_n_blocks(body_bytes) * sizeof(uint8_t *) +
+               message_tail_bytes(body_bytes) + (size_t)meta_bytes;
+}
+
+uint64_t nd_message_cost(uint64_t meta_bytes, uint64_t body_bytes)
+{
+        return message_struct_bytes(meta_bytes, body_bytes) +
+               message_n_blocks(body_bytes) * (uint64_t)ND_BLOCK_BYTES;
+}
+
+struct nd_message *nd_message_new(struct nd_store *store,
+                                  const struct nd_prelude *prelude,
+                                  struct nd_header_bytes *header,
+                                  struct nd_topic *topic,
+                                  const uint8_t *meta)
+{
+        size_t n_blocks = message_n_blocks(prelude->body_bytes);
+        size_t n_tail = message_tail_bytes(prelude->body_bytes);
+        struct nd_message *message =
+                malloc(message_struct_bytes(prelude->meta_bytes, prelude->body_bytes));
+
+        if (!message)
+                return NULL;
+
+        *message = (struct nd_message){
+                .store = store,
+                .n_refs = 1,
+                .is_retained = prelude->flags & ND_FLAG_RETAINED,
+                .meta_bytes = prelude->meta_bytes,
+                .body_bytes = prelude->body_bytes,
+                .cost_bytes = nd_message_cost(prelude->meta_bytes, prelude->body_bytes),
+                .time_ns = prelude->time_ns,
+                .header = nd_header_bytes_ref(header),
+                .topic = nd_topic_ref(topic),
+                .n_blocks = n_blocks,
+        };
+        message->blocks = (uint8_t **)(message + 1);
+        if (n_blocks > 0)
+                memset(message->blocks, 0, n_blocks * sizeof(*message->blocks));
+        message->tail = (uint8_t *)(message->blocks + n_blocks);
+        message->meta = message->tail + n_tail;
+        if (prelude->meta_bytes > 0)
+                memcpy(message->meta, meta, prelude->meta_bytes);
+        nd_list_init(&message->entries);
+        nd_list_init(&message->in_publisher);
+        ++store->n_messages;
+        return message;
+}
+
+struct nd_message *nd_message_ref(struct nd_message *message)
+{
+        ++message->n_refs;
+        return message;
+}
+
+struct nd_message *nd_message_unref(struct nd_message *message)
+{
+        if (!message || --message->n_refs > 0)
+                return NULL;
+
+        nd_assert(nd_list_is_empty(&message->entries));
+        if (message->publisher)
+                nd_publisher_release(message);
+        for (size_t i = message->n_blocks_freed; i < message->n_blocks && message->blocks[i]; ++i)
+                nd_arena_give(&message->store->arena, message->blocks[i]);
+        if (message->is_charged)
+                nd_memory_discharge(&message->store->memory, message->cost_bytes);
+        nd_header_bytes_unref(message->header);
+        nd_topic_unref(message->topic);
+        --message->store->n_messages;
+        free(message);
+        return NULL;
+}
+
+bool nd_message_charge(struct nd_message *message)
+{
+        nd_assert(!message->is_charged);
+        message->is_charged = nd_memory_charge(&message->store->memory, message->cost_bytes);
+        return message->is_charged;
+}
+
+/* Where body byte @at lies and how many follow it there; NULL where no block is yet. */
+static uint8_t *
+message_at(const struct nd_message *message, uint64_t at, uint64_t to, size_t *ret_n)
+{
+        size_t i_block = (size_t)(at / ND_BLOCK_BYTES);
+        size_t offset = (size_t)(at % ND_BLOCK_BYTES);
+
+        if (i_block == message->n_blocks) {
+                *ret_n = (size_t)(to - at);
+                return message->tail + offset;
+        }
+        *ret_n = (size_t)nd_min_u64(to - at, ND_BLOCK_BYTES - offset);
+        return message->blocks[i_block] ? message->blocks[i_block] + offset : NULL;
+}
+
+size_t nd_message_space(struct nd_message *message,
+                        uint64_t n_bytes,
+                        struct iovec *iov,
+                        size_t n_iov,
+                        size_t *ret_n)
+{
+        uint64_t at = message->received_bytes;
+        uint64_t to = at + n_bytes;
+        size_t i = 0;
+
+        nd_assert(to <= message->body_bytes);
+        for (; at < to && i < n_iov; ++i) {
+                size_t n;
+                uint8_t *p = message_at(message, at, to, &n);
+
+                if (!p) {
+                        uint8_t **block = &message->blocks[at / ND_BLOCK_BYTES];
+
+                        *block = nd_arena_take(&message->store->arena);
+                        if (!*block)
+                                break;
+                        p = *block;
+                }
+                iov[i] = (struct iovec){.iov_base = p, .iov_len = n};
+                at += n;
+        }
+        *ret_n = i;
+        return (size_t)(at - message->received_bytes);
+}
+
+void nd_message_received(struct nd_message *message, size_t n_bytes)
+{
+        message->received_bytes += n_bytes;
+        nd_assert(message->received_bytes <= message->body_bytes);
+}
+
+bool nd_message_append(struct nd_message *message, const uint8_t *data, size_t n_bytes)
+{
+        while (n_bytes > 0) {
+                struct iovec iov;
+                size_t n_iov;
+                size_t n = nd_message_space(message, n_bytes, &iov, 1, &n_iov);
+
+                if (n == 0)
+                        return false;
+                memcpy(iov.iov_base, data, n);
+                nd_message_received(message, n);
+                data += n;
+                n_bytes -= n;
+        }
+        return true;
+}
+
+size_t nd_message_body(const struct nd_message *message,
+                       uint64_t from,
+                       uint64_t to,
+                       struct iovec *iov,
+                       size_t n_iov)
+{
+        size_t i = 0;
+
+        nd_assert(to <= message->received_bytes);
+        nd_assert(from >= message->n_blocks_freed * (uint64_t)ND_BLOCK_BYTES);
+        for (; from < to && i < n_iov; ++i) {
+                size_t n;
+                uint8_t *p = message_at(message, from, to, &n);
+
+                iov[i] = (struct iovec){.iov_base = p, .iov_len = n};
+                from += n;
+        }
+        return i;
+}
+
+void nd_message_free_before(struct nd_message *message, uint64_t offset)
+{
+        size_t n = message_n_blocks(offset);
+
+        for (; message->n_blocks_freed < n; ++message->n_blocks_freed) {
+                uint8_t **block = &message->blocks[message->n_blocks_freed];
+
+                nd_arena_give(&message->store->arena, *block);
+                *block = NULL;
+        }
+}

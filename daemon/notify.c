@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Service manager
+ *
+ * A variable that does not concern this process (another LISTEN_PID, another WATCHDOG_PID) was
+ * inherited by accident and is ignored, as the manual pages ask.
+ */
+
+#include "daemon/notify.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define NOTIFY_FDS_START 3
+#define NOTIFY_FDS_MAX   1024u
+
+void nd_notify(const char *state)
+{
+        const char *path = getenv("NOTIFY_SOCKET");
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        size_t n_path;
+        int fd;
+
+        if (!path || (path[0] != '/' && path[0] != '@'))
+                return;
+        n_path = strlen(path);
+        if (n_path < 2 || n_path >= sizeof(address.sun_path))
+                return;
+        memcpy(address.sun_path, path, n_path);
+        if (path[0] == '@')
+                address.sun_path[0] = '\0';
+
+        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+                return;
+        (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+                     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n_path));
+        close(fd);
+}
+
+/* A decimal number without sign or space; false if @text is anything else. */
+static bool notify_number(const char *text, uint64_t *ret)
+{
+        char *end;
+
+        if (!text || *text < '0' || *text > '9')
+                return false;
+        errno = 0;
+        *ret = strtoull(text, &end, 10);
+        return errno == 0 && *end == '\0';
+}
+
+uint64_t nd_notify_watchdog_us(void)
+{
+        uint64_t us;
+        uint64_t pid;
+
+        if (!notify_number(getenv("WATCHDOG_USEC"), &us))
+                return 0;
+        if (getenv("WATCHDOG_PID") &&
+            (!notify_number(getenv("WATCHDOG_PID"), &pid) || pid != (uint64_t)getpid()))
+                return 0;
+        return us;
+}
+
+int nd_notify_listen_fds(void)
+{
+        const char *pid_text = getenv("LISTEN_PID");
+        const char *n_text = getenv("LISTEN_FDS");
+        uint64_t pid;
+        uint64_t n;
+
+        if (!pid_text || !n_text)
+                return 0;
+        if (!notify_number(pid_text, &pid))
+                return -EINVAL;
+        if (pid != (uint64_t)getpid())
+                return 0;
+        if (!notify_number(n_text, &n) || n > NOTIFY_FDS_MAX)
+                return -EINVAL;
+
+        for (int fd = NOTIFY_FDS_START; fd < NOTIFY_FDS_START + (int)n; ++fd) {
+                if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
+                        return -EINVAL;
+        }
+        unsetenv("LISTEN_PID");
+        unsetenv("LISTEN_FDS");
+        unsetenv("LISTEN_FDNAMES");
+        return (int)n;
+}

@@ -1,0 +1,954 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Publisher
+ *
+ * A PUBLISH is read in three steps that may be far apart: its header, which decides what becomes of
+ * it; its body, which is received where it will be sent from; its last byte, at which it is
+ * published. A body that does not fit one packet is announced to its receivers with the header and
+ * passed on while it arrives (cut-through); a smaller one is delivered when it is whole.
+ *
+ * Credit is what paces a client. What was refused or discarded, and small messages, return theirs
+ * at once. Larger bodies return it as the fastest receiver takes them, so that bytes are sent on
+ * while they are in the cache; but a receiver that has not moved for 10 ms holds nobody. Messages
+ * beyond the limits of a block queue return it when they fit. So nobody needs a second mechanism
+ * to be slowed down, and everything that is read can be kept.
+ *
+ * A message that memory has no room for waits in the backlog, and everything behind it, in order;
+ * it occupies what was granted and nothing more.
+ */
+
+#include "daemon/publisher.h"
+#include <string.h>
+#include "daemon/server.h"
+#include "protocol/byteorder.h"
+
+#define PUBLISHER_HOLD_BYTES (64u * 1024u) /* smaller bodies return their credit when routed */
+#define PUBLISHER_LOW_BYTES                                                                        \
+        (2u * ND_CHUNK_BYTES_MIN)  /* a client left with less counts as stopped */
+#define PUBLISHER_PAIRS_MAX 65536u /* topics of one connection */
+#define PUBLISHER_STALL_NS  (UINT64_C(30) * 1000000000) /* an open PUBLISH that brings nothing */
+#define PUBLISHER_SLOW_NS   (UINT64_C(10) * 1000000000) /* the same while others wait for memory */
+
+static int nd_pair_compare(struct nd_pair *a, struct nd_pair *b)
+{
+        return ((uintptr_t)a->topic > (uintptr_t)b->topic) -
+               ((uintptr_t)a->topic < (uintptr_t)b->topic);
+}
+
+RB_GENERATE_INTERNAL(
+        nd_pair_tree, nd_pair, in_publisher, nd_pair_compare, __attribute__((unused)) static)
+
+static struct nd_server *publisher_server(const struct nd_publisher *publisher)
+{
+        return publisher->connection->server;
+}
+
+static struct nd_memory *publisher_memory(const struct nd_publisher *publisher)
+{
+        return &publisher_server(publisher)->store.memory;
+}
+
+void nd_publisher_init(struct nd_publisher *publisher, struct nd_connection *connection)
+{
+        *publisher = (struct nd_publisher){.connection = connection};
+        RB_INIT(&publisher->pairs);
+        nd_list_init(&publisher->backlog);
+        nd_list_init(&publisher->held);
+        nd_list_init(&publisher->in_lead);
+        nd_list_init(&publisher->in_waiters);
+}
+
+static struct nd_message *publisher_first(const struct nd_list *list)
+{
+        struct nd_list *node = nd_list_first(list);
+
+        return node ? nd_list_entry(node, struct nd_message, in_publisher) : NULL;
+}
+
+/* -------------------------------------------------------------------------------------- credit */
+
+static bool publisher_charge_window(struct nd_publisher *publisher, uint64_t window_bytes)
+{
+        struct nd_memory *memory = publisher_memory(publisher);
+
+        if (window_bytes > publisher->charged_bytes) {
+                if (!nd_memory_charge(memory, window_bytes - publisher->charged_bytes))
+                        return false;
+        } else {
+                nd_memory_discharge(memory, publisher->charged_bytes - window_bytes);
+        }
+        publisher->charged_bytes = window_bytes;
+        return true;
+}
+
+uint64_t nd_publisher_open(struct nd_publisher *publisher)
+{
+        if (!publisher_charge_window(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
+                return 0;
+        publisher->window_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
+        publisher->left_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
+        publisher->left_bytes_low = ND_PUBLISH_WINDOW_BYTES_MIN;
+        return publisher->left_bytes;
+}
+
+static void publisher_watch(struct nd_publisher *publisher)
+{
+        if (nd_list_is_empty(&publisher->in_lead)) {
+                nd_list_push_tail(&publisher_server(publisher)->lead, &publisher->in_lead);
+                nd_server_watch_lead(publisher_server(publisher));
+        }
+}
+
+static void publisher_return(struct nd_publisher *publisher, uint64_t n_bytes)
+{
+        if (n_bytes == 0)
+                return;
+        publisher->due_bytes += n_bytes;
+        publisher_watch(publisher);
+        if (publisher->due_bytes >= publisher->window_bytes / 4)
+                nd_connection_mark_dirty(publisher->connection);
+}
+
+/* The client may be stopped by the size of its window: double it, if memory allows. */
+static uint64_t publisher_grow(struct nd_publisher *publisher)
+{
+        uint64_t window = nd_min_u64(2 * publisher->window_bytes, ND_PUBLISH_WINDOW_BYTES_MAX);
+        uint64_t more = window - publisher->window_bytes;
+
+        if (publisher->left_bytes_low >= PUBLISHER_LOW_BYTES || more == 0 ||
+            !nd_list_is_empty(&publisher->backlog) || !publisher_charge_window(publisher, window))
+                return 0;
+        publisher->window_bytes = window;
+        return more;
+}
+
+void nd_publisher_grant(struct nd_publisher *publisher, bool is_all)
+{
+        struct nd_prelude prelude = {
+                .kind = ND_KIND_CREDIT,
+                .place = nd_publisher_routed(publisher),
+        };
+        uint8_t body[16] = {0};
+        uint64_t n_bytes = publisher->due_bytes;
+
+        if (n_bytes == 0 || (!is_all && n_bytes < publisher->window_bytes / 4))
+                return;
+        n_bytes += publisher_grow(publisher);
+        publisher->due_bytes = 0;
+        publisher->left_bytes += n_bytes;
+        publisher->left_bytes_low = publisher->left_bytes;
+        nd_store_le64(body + 8, n_bytes);
+        nd_outbox_control(&publisher->connection->outbox, &prelude, NULL, body, sizeof(body));
+}
+
+/* A packet of *@n_bytes has come, and takes so much of the window; @is_bare: a PUBLISH without body
+ * bytes in it. */
+static int publisher_use(struct nd_publisher *publisher,
+                         uint64_t *n_bytes,
+                         bool is_bare,
+                         struct nd_fault *fault)
+{
+        bool is_idle = publisher->left_bytes + publisher->due_bytes == publisher->window_bytes;
+
+        if (*n_bytes > publisher->left_bytes) {
+                if (!is_bare || !is_idle)
+                        return nd_fault_set_limit(fault, NDBUS_ECREDIT, "packet", *n_bytes,
+                                                  publisher->left_bytes, "bytes");
+                *n_bytes = publisher->left_bytes; /* one PUBLISH's header and meta always pass */
+        }
+        publisher->left_bytes -= *n_bytes;
+        publisher->left_bytes_low = nd_min_u64(publisher->left_bytes_low, publisher->left_bytes);
+        publisher->last_ns = publisher_server(publisher)->now_ns;
+        if (publisher->charged_bytes < publisher->window_bytes)
+                (void)publisher_charge_window(publisher, publisher->window_bytes);
+        return 0;
+}
+
+int nd_publisher_give_back(struct nd_publisher *publisher, uint64_t n_bytes, struct nd_fault *fault)
+{
+        if (n_bytes > publisher->left_bytes ||
+            publisher->window_bytes - n_bytes < ND_PUBLISH_WINDOW_BYTES_MIN)
+                return nd_fault_set_limit(
+                        fault, NDBUS_ECREDIT, "bytes", n_bytes,
+                        nd_min_u64(publisher->left_bytes,
+                                   publisher->window_bytes - ND_PUBLISH_WINDOW_BYTES_MIN),
+                        "bytes");
+        publisher->left_bytes -= n_bytes;
+        publisher->left_bytes_low = publisher->left_bytes;
+        publisher->window_bytes -= n_bytes;
+        (void)publisher_charge_window(
+                publisher, nd_min_u64(publisher->window_bytes, publisher->charged_bytes));
+        return 0;
+}
+
+/* Returns what @message still holds back, and owes its publisher nothing more. */
+void nd_publisher_release(struct nd_message *message)
+{
+        struct nd_publisher *publisher = message->publisher;
+
+        message->publisher = NULL;
+        nd_list_unlink(&message->in_publisher);
+        publisher->n_over -= message->is_over;
+        message->is_over = false;
+        publisher_return(publisher, message->credit_bytes);
+        message->credit_bytes = 0;
+}
+
+void nd_publisher_settled(struct nd_message *message)
+{
+        if (message->is_over)
+                nd_publisher_release(message);
+}
+
+void nd_publisher_progress(struct nd_message *message, bool is_end)
+{
+        struct nd_publisher *publisher = message->publisher;
+        struct nd_incoming *in = &publisher->in;
+        uint64_t fastest = 0;
+        uint64_t n_bytes;
+
+        ++publisher->n_moved;
+        if (message->is_complete) {
+                if (is_end && message->n_over == 0)
+                        nd_publisher_release(message);
+                return;
+        }
+        nd_list_for_each (i, &message->entries) {
+                const struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_message);
+
+                fastest = nd_max_u64(fastest, entry->sent_bytes);
+        }
+        if (fastest <= in->returned_bytes)
+                return;
+        n_bytes = nd_min_u64(fastest - in->returned_bytes, message->credit_bytes);
+        in->returned_bytes = fastest;
+        message->credit_bytes -= n_bytes;
+        publisher_return(publisher, n_bytes);
+}
+
+bool nd_publisher_lead(struct nd_publisher *publisher)
+{
+        struct nd_message *message = publisher->in.message;
+        bool is_stuck = publisher->n_moved == publisher->n_moved_seen;
+
+        publisher->n_moved_seen = publisher->n_moved;
+        if (is_stuck) {
+                if (message && message->is_announced) {
+                        publisher->in.returned_bytes = message->received_bytes;
+                        publisher_return(publisher, message->credit_bytes);
+                        message->credit_bytes = 0;
+                }
+                nd_list_for_each_safe (i, &publisher->held) {
+                        message = nd_list_entry(i, struct nd_message, in_publisher);
+                        if (message->n_over == 0)
+                                nd_publisher_release(message);
+                }
+        }
+        if (publisher->due_bytes > 0) {
+                nd_publisher_grant(publisher, true);
+                nd_connection_mark_dirty(publisher->connection);
+        }
+        return (publisher->in.message && publisher->in.message->is_announced) ||
+               !nd_list_is_empty(&publisher->held);
+}
+
+bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topic *topic)
+{
+        struct nd_pair key = {.topic = (struct nd_topic *)(uintptr_t)topic};
+        const struct nd_pair *pair = RB_FIND(nd_pair_tree, &publisher->pairs, &key);
+
+        return pair && pair->is_paused;
+}
+
+uint64_t nd_publisher_routed(const struct nd_publisher *publisher)
+{
+        const struct nd_message *first = publisher_first(&publisher->backlog);
+        bool is_under_way = publisher->in.is_open || publisher->in.packet_left > 0;
+
+        if (first)
+                return first->number - 1;
+        return publisher->n_received - is_under_way;
+}
+
+/* ------------------------------------------------------------------------------------- refusing */
+
+/* Tells the client, and discards what still comes of the message. */
+static void
+publisher_refuse(struct nd_publisher *publisher, uint64_t number, const struct nd_fault *fault)
+{
+        struct nd_counters *counters = &publisher_server(publisher)->counters;
+
+        if (fault->code == NDBUS_ETOO_BIG)
+                ++counters->refused_too_big;
+        else if (fault->code == NDBUS_ENO_SPACE || fault->code == NDBUS_ENOMEM)
+                ++counters->refused_no_space;
+        else
+                ++counters->refused_other;
+        nd_connection_error(publisher->connection, fault, ND_KIND_PUBLISH, number);
+}
+
+/* Lets go of the message under way; its bytes are discarded from now on. */
+static void publisher_discard(struct nd_publisher *publisher)
+{
+        struct nd_message *message = nd_steal(publisher->in.message);
+
+        if (!message)
+                return;
+        nd_list_for_each_safe (i, &message->entries)
+                nd_entry_aborted(nd_list_entry(i, struct nd_entry, in_message));
+        nd_publisher_release(message);
+        if (message->is_waiting) {
+                message->is_waiting = false;
+                nd_message_unref(message);
+        }
+        nd_message_unref(message);
+}
+
+static void publisher_refuse_incoming(struct nd_publisher *publisher, const struct nd_fault *fault)
+{
+        publisher_discard(publisher);
+        publisher->in.is_refused = true;
+        publisher_refuse(publisher, publisher->n_received, fault);
+}
+
+static int
+publisher_no_space(struct nd_fault *fault, uint64_t n_bytes, const struct nd_memory *memory)
+{
+        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                  memory->used_bytes + n_bytes, memory->max_bytes, "bytes");
+}
+
+/* --------------------------------------------------------------------------------------- header */
+
+static struct nd_known *
+publisher_find_known(struct nd_publisher *publisher, const uint8_t *header, uint32_t n_header)
+{
+        for (size_t i = 0; i < ND_HEADER_CACHE_N; ++i) {
+                struct nd_known *known = &publisher->known[i];
+
+                if (known->bytes && known->bytes->n == n_header &&
+                    memcmp(known->bytes->bytes, header, n_header) == 0)
+                        return known;
+        }
+        return NULL;
+}
+
+static void publisher_forget(struct nd_known *known)
+{
+        nd_header_bytes_unref(known->bytes);
+        nd_topic_unref(known->topic);
+        *known = (struct nd_known){0};
+}
+
+static bool topic_is_answer(const char *topic)
+{
+        return strncmp(topic, "$reply/", 7) == 0;
+}
+
+static struct nd_pair *
+publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd_fault *fault)
+{
+        struct nd_pair key = {.topic = topic};
+        struct nd_pair *pair = RB_FIND(nd_pair_tree, &publisher->pairs, &key);
+        uint64_t cost = sizeof(*pair) + sizeof(*topic) + topic->n_name;
+
+        if (pair)
+                return pair;
+        if (publisher->n_pairs >= PUBLISHER_PAIRS_MAX) {
+                nd_fault_set_limit(fault, NDBUS_ELIMIT, "topics", publisher->n_pairs + 1,
+                                   PUBLISHER_PAIRS_MAX, "topics of one connection");
+                return NULL;
+        }
+        if (!nd_memory_charge(publisher_memory(publisher), cost)) {
+                publisher_no_space(fault, cost, publisher_memory(publisher));
+                return NULL;
+        }
+        pair = calloc(1, sizeof(*pair));
+        if (!pair) {
+                nd_memory_discharge(publisher_memory(publisher), cost);
+                nd_fault_set(fault, NDBUS_ENOMEM, "topic", "no memory");
+                return NULL;
+        }
+        pair->topic = nd_topic_ref(topic);
+        RB_INSERT(nd_pair_tree, &publisher->pairs, pair);
+        ++publisher->n_pairs;
+        return pair;
+}
+
+/* Fills @known, an empty slot, from a header that is new. 0 or a negative enum ndbus_err. */
+static int publisher_learn(struct nd_publisher *publisher,
+                           const struct nd_packet *packet,
+                           struct nd_known *known,
+                           struct nd_fault *fault)
+{
+        struct nd_server *server = publisher_server(publisher);
+        const struct nd_header_limits limits = {
+                .body_bytes_max = server->options.message_max,
+                .dims_max = NDBUS_DIMS_MAX,
+        };
+        struct nd_header *header;
+        int r;
+
+        r = nd_header_unpack(packet->header, packet->prelude.header_bytes, &limits, &header, fault);
+        if (r < 0)
+                return r;
+
+        if (header->topic[0] == '$' && !topic_is_answer(header->topic)) {
+                r = nd_fault_set(
+                        fault, NDBUS_EDENIED, "topic",
+                        "of the topics that begin with '$' clients publish on $reply only");
+                nd_header_free(header);
+                return r;
+        }
+        *known = (struct nd_known){
+                .bytes = nd_header_bytes_new(packet->header, packet->prelude.header_bytes),
+                .topic = nd_router_topic(&server->router, header->topic, header->n_topic),
+                .body_bytes = header->body_bytes,
+                .has_reply = header->reply,
+                .is_empty = header->n_frames == 0,
+        };
+        nd_header_free(header);
+        if (!known->bytes || !known->topic)
+                r = nd_fault_set(fault, NDBUS_ENOMEM, "header", "no memory");
+        else if (!topic_is_answer(known->topic->name)) {
+                known->pair = publisher_pair(publisher, known->topic, fault);
+                r = known->pair ? 0 : fault->code;
+        }
+        if (r < 0)
+                publisher_forget(known);
+        return r;
+}
+
+static int publisher_know(struct nd_publisher *publisher,
+                          const struct nd_packet *packet,
+                          struct nd_known **ret,
+                          struct nd_fault *fault)
+{
+        struct nd_known *known =
+                publisher_find_known(publisher, packet->header, packet->prelude.header_bytes);
+        int r;
+
+        if (!known) {
+                known = &publisher->known[publisher->i_known_next];
+                publisher_forget(known);
+                r = publisher_learn(publisher, packet, known, fault);
+                if (r < 0)
+                        return r;
+                publisher->i_known_next = (publisher->i_known_next + 1) % ND_HEADER_CACHE_N;
+        }
+        if (packet->prelude.body_bytes != known->body_bytes)
+                return nd_fault_set_limit(fault, NDBUS_ELENGTH, "body_bytes",
+                                          packet->prelude.body_bytes, known->body_bytes, "bytes");
+        *ret = known;
+        return 0;
+}
+
+/* -------------------------------------------------------------------------------------- routing */
+
+static bool topic_has_receivers(struct nd_topic *topic)
+{
+        struct nd_target **targets;
+        size_t n;
+
+        return nd_topic_route(topic, &targets, &n) < 0 || n > 0;
+}
+
+static struct nd_entry *message_entry(const struct nd_message *message,
+                                      const struct nd_subscription *subscription)
+{
+        nd_list_for_each (i, &message->entries) {
+                struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_message);
+
+                if (entry->subscription == subscription)
+                        return entry;
+        }
+        return NULL;
+}
+
+/* Every subscription that matches, and has not been told, is told that the message arrives. */
+static int publisher_announce(struct nd_message *message)
+{
+        struct nd_target **targets;
+        size_t n;
+        int r = nd_topic_route(message->topic, &targets, &n);
+
+        if (r < 0)
+                return r;
+        for (size_t i = 0; i < n; ++i) {
+                struct nd_subscription *subscription = nd_subscription_from_target(targets[i]);
+
+                if (message->is_announced && message_entry(message, subscription))
+                        continue;
+                if (!nd_subscription_announce(subscription, message))
+                        return NDBUS_ENOMEM;
+        }
+        message->is_announced = true;
+        return 0;
+}
+
+/* The last byte of an announced message is here. Completing one entry may end others, so each is
+ * taken from the front of a list that whoever frees an entry keeps right. */
+static void publisher_complete_entries(struct nd_message *message)
+{
+        struct nd_list todo;
+
+        nd_list_init(&todo);
+        while (!nd_list_is_empty(&message->entries)) {
+                struct nd_list *node = message->entries.next;
+
+                nd_list_unlink(node);
+                nd_list_push_tail(&todo, node);
+        }
+        while (!nd_list_is_empty(&todo)) {
+                struct nd_list *node = todo.next;
+
+                nd_list_unlink(node);
+                nd_list_push_tail(&message->entries, node);
+                nd_entry_completed(nd_list_entry(node, struct nd_entry, in_message));
+        }
+}
+
+static void publisher_deliver(struct nd_message *message)
+{
+        struct nd_target **targets;
+        size_t n;
+
+        if (message->is_announced) {
+                if (message->is_retained)
+                        (void)publisher_announce(message); /* those that came meanwhile */
+                publisher_complete_entries(message);
+                return;
+        }
+        if (nd_topic_route(message->topic, &targets, &n) < 0)
+                return;
+        for (size_t i = 0; i < n; ++i)
+                nd_subscription_deliver(nd_subscription_from_target(targets[i]), message);
+}
+
+static void publisher_retain(struct nd_publisher *publisher, struct nd_message *message)
+{
+        struct nd_server *server = publisher_server(publisher);
+        struct nd_fault fault;
+
+        if (nd_server_retain(server, message))
+                return;
+        ++server->counters.retain_full;
+        nd_fault_set_limit(&fault, NDBUS_ERETAIN_FULL, "retained",
+                           server->retained_bytes + message->cost_bytes,
+                           server->store.memory.max_bytes / 4, "bytes");
+        nd_connection_error(publisher->connection, &fault, ND_KIND_PUBLISH, message->number);
+}
+
+/* Credit that is not owed to anybody else's pace is due at once. */
+static void publisher_hold(struct nd_publisher *publisher, struct nd_message *message)
+{
+        if (!message->publisher)
+                return; /* it is with a receiver already */
+        if (message->n_over > 0) {
+                message->is_over = true;
+                if (publisher->n_over++ == 0) {
+                        publisher_return(publisher, message->credit_bytes);
+                        message->credit_bytes = 0;
+                }
+        } else if (message->body_bytes < PUBLISHER_HOLD_BYTES ||
+                   nd_list_is_empty(&message->entries)) {
+                nd_publisher_release(message);
+                return;
+        }
+        nd_list_push_tail(&publisher->held, &message->in_publisher);
+        publisher_watch(publisher);
+}
+
+/* Its last byte is here and memory has room for it: it is published. */
+static void publisher_route(struct nd_publisher *publisher, struct nd_message *message)
+{
+        struct nd_counters *counters = &publisher_server(publisher)->counters;
+        struct nd_topic *topic = message->topic;
+
+        message->is_complete = true;
+        message->available_bytes = message->body_bytes;
+        message->sequence = message->pair ? ++message->pair->sequence : 0;
+        message->pair = NULL;
+        ++counters->messages_in;
+        counters->messages_in_bytes += message->body_bytes;
+        ++topic->n_messages;
+        topic->n_bytes += message->body_bytes;
+        publisher->n_bytes += message->body_bytes;
+
+        publisher_deliver(message);
+        if (message->is_retained)
+                publisher_retain(publisher, message);
+        publisher_hold(publisher, message);
+}
+
+/* ------------------------------------------------------------------------------------- arriving */
+
+/* May it be passed on while it arrives? */
+static bool publisher_is_cut(const struct nd_publisher *publisher)
+{
+        return publisher->in.is_open && publisher->in.body_bytes > ND_PACKET_BODY_BYTES_MAX;
+}
+
+/* The message has memory now. 0 or a negative enum ndbus_err: it is to be refused. */
+static int publisher_admitted(struct nd_publisher *publisher, struct nd_message *message)
+{
+        if (message != publisher->in.message || !publisher_is_cut(publisher))
+                return 0;
+        message->sequence = message->pair ? message->pair->sequence + 1 : 0;
+        if (publisher_announce(message) < 0)
+                return NDBUS_ENOMEM;
+        publisher_watch(publisher);
+        return 0;
+}
+
+static void publisher_wait(struct nd_publisher *publisher, struct nd_message *message)
+{
+        struct nd_server *server = publisher_server(publisher);
+
+        message->is_waiting = true;
+        nd_message_ref(message);
+        nd_list_push_tail(&publisher->backlog, &message->in_publisher);
+        if (nd_list_is_empty(&publisher->in_waiters)) {
+                nd_list_push_tail(&server->memory_waiters, &publisher->in_waiters);
+                publisher->waiting_since_ns = server->now_ns;
+        }
+}
+
+static void publisher_start(struct nd_publisher *publisher,
+                            const struct nd_known *known,
+                            const struct nd_packet *packet,
+                            uint64_t credit_bytes,
+                            struct nd_fault *fault)
+{
+        struct nd_server *server = publisher_server(publisher);
+        struct nd_message *message = nd_message_new(&server->store, &packet->prelude, known->bytes,
+                                                    known->topic, packet->meta);
+
+        if (!message) {
+                publisher_return(publisher, credit_bytes);
+                nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
+                publisher_refuse_incoming(publisher, fault);
+                return;
+        }
+        message->publisher = publisher;
+        message->credit_bytes = credit_bytes;
+        message->pair = known->pair;
+        message->number = publisher->n_received;
+        message->source = publisher->connection->source;
+        message->is_clearing = message->is_retained && known->is_empty && message->meta_bytes == 0;
+        publisher->in.message = message;
+
+        if (!nd_list_is_empty(&publisher->backlog) ||
+            !(nd_message_charge(message) ||
+              (nd_server_make_room(server, message->cost_bytes) && nd_message_charge(message)))) {
+                publisher_wait(publisher, message);
+        } else if (publisher_admitted(publisher, message) < 0) {
+                nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
+                publisher_refuse_incoming(publisher, fault);
+        }
+}
+
+static int publisher_check(const struct nd_publisher *publisher,
+                           const struct nd_prelude *prelude,
+                           struct nd_fault *fault)
+{
+        bool is_open = prelude->flags & ND_FLAG_BODY_IN_CHUNKS;
+
+        if (publisher->in.is_open)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind",
+                                    "PUBLISH while stream %u is not finished",
+                                    publisher->in.stream);
+        if (prelude->sequence != publisher->n_received + 1)
+                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "sequence", prelude->sequence,
+                                          publisher->n_received + 1, "");
+        if (prelude->source != 0)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "source",
+                                    "a client sends 0: the daemon fills it in");
+        if (is_open != (prelude->stream != 0) || (is_open && prelude->body_bytes == 0))
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "stream",
+                                    "a body in chunks has a stream and bytes, any other none");
+        return 0;
+}
+
+int nd_publisher_publish(struct nd_publisher *publisher,
+                         const struct nd_packet *packet,
+                         struct nd_fault *fault)
+{
+        const struct nd_prelude *prelude = &packet->prelude;
+        uint64_t n_inline = nd_prelude_inline_bytes(prelude);
+        uint64_t n_wire = packet->n_bytes + n_inline;
+        struct nd_known *known = NULL;
+        int r;
+
+        r = publisher_check(publisher, prelude, fault);
+        if (r < 0)
+                return r;
+        r = publisher_use(publisher, &n_wire, n_inline == 0, fault);
+        if (r < 0)
+                return r;
+
+        ++publisher->n_received;
+        publisher->in = (struct nd_incoming){
+                .is_open = prelude->flags & ND_FLAG_BODY_IN_CHUNKS,
+                .stream = prelude->stream,
+                .body_bytes = prelude->body_bytes,
+                .packet_left = n_inline,
+                .mark_ns = publisher->last_ns,
+        };
+        r = publisher_know(publisher, packet, &known, fault);
+        if (r == NDBUS_EHEADER)
+                return r;
+        if (r < 0) {
+                publisher_return(publisher, n_wire);
+                publisher_refuse_incoming(publisher, fault);
+        } else if (!(prelude->flags & ND_FLAG_RETAINED) && !topic_has_receivers(known->topic)) {
+                publisher_return(publisher, n_wire);
+                publisher->in.pair = known->pair;
+                ++publisher_server(publisher)->counters.messages_unmatched;
+                if (known->has_reply) {
+                        nd_fault_set(fault, NDBUS_ENO_SUBSCRIBER, "topic",
+                                     "nobody subscribes to %s", known->topic->name);
+                        publisher_refuse_incoming(publisher, fault);
+                }
+        } else {
+                publisher_start(publisher, known, packet, n_wire, fault);
+        }
+        nd_publisher_received(publisher, 0);
+        return 0;
+}
+
+int nd_publisher_chunk(struct nd_publisher *publisher,
+                       const struct nd_prelude *prelude,
+                       struct nd_fault *fault)
+{
+        struct nd_incoming *in = &publisher->in;
+        uint64_t n_wire = ND_PRELUDE_BYTES + prelude->body_bytes;
+        int r;
+
+        if (!in->is_open || prelude->stream != in->stream)
+                return nd_fault_set(fault, NDBUS_ECHUNK, "stream", "stream %u is not open",
+                                    prelude->stream);
+        if (prelude->place != in->place)
+                return nd_fault_set_limit(fault, NDBUS_ECHUNK, "place", prelude->place, in->place,
+                                          "");
+        if (prelude->body_bytes == 0 || prelude->body_bytes > in->body_bytes - in->place)
+                return nd_fault_set_limit(fault, NDBUS_ECHUNK, "body_bytes", prelude->body_bytes,
+                                          in->body_bytes - in->place, "bytes");
+        r = publisher_use(publisher, &n_wire, false, fault);
+        if (r < 0)
+                return r;
+
+        in->place += prelude->body_bytes;
+        in->packet_left = prelude->body_bytes;
+        if (in->message)
+                in->message->credit_bytes += n_wire;
+        else
+                publisher_return(publisher, n_wire);
+        return 0;
+}
+
+int nd_publisher_reset(struct nd_publisher *publisher,
+                       const struct nd_prelude *prelude,
+                       struct nd_fault *fault)
+{
+        if (!publisher->in.is_open || prelude->stream != publisher->in.stream)
+                return nd_fault_set(fault, NDBUS_ECHUNK, "stream", "stream %u is not open",
+                                    prelude->stream);
+        if (!publisher->in.is_refused)
+                ++publisher_server(publisher)->counters.messages_aborted;
+        publisher_discard(publisher);
+        publisher->in = (struct nd_incoming){0};
+        return 0;
+}
+
+/* All that was announced is here. */
+static void publisher_finish(struct nd_publisher *publisher)
+{
+        struct nd_message *message = nd_steal(publisher->in.message);
+        struct nd_pair *pair = publisher->in.pair;
+
+        publisher->in = (struct nd_incoming){0};
+        if (message) {
+                if (!message->is_waiting)
+                        publisher_route(publisher, message);
+                nd_message_unref(message);
+        } else if (pair) {
+                ++pair->sequence; /* nobody wanted it; it was published all the same */
+        }
+}
+
+void nd_publisher_space(struct nd_publisher *publisher,
+                        struct iovec *iov,
+                        size_t n_iov,
+                        size_t *ret_n)
+{
+        struct nd_incoming *in = &publisher->in;
+        struct nd_fault fault;
+
+        *ret_n = 0;
+        if (!in->message)
+                return;
+        if (nd_message_space(in->message, in->packet_left, iov, n_iov, ret_n) == 0) {
+                publisher_no_space(&fault, ND_BLOCK_BYTES, publisher_memory(publisher));
+                publisher_refuse_incoming(publisher, &fault);
+        }
+}
+
+/* More of an announced message can be passed on. If nobody is left who wants it, the rest is
+ * discarded as it comes. */
+static void publisher_advance(struct nd_publisher *publisher)
+{
+        struct nd_message *message = publisher->in.message;
+
+        if (nd_list_is_empty(&message->entries) && !message->is_retained) {
+                publisher->in.pair = message->pair;
+                publisher_discard(publisher);
+                return;
+        }
+        message->available_bytes = message->received_bytes;
+        nd_list_for_each (i, &message->entries)
+                nd_entry_advanced(nd_list_entry(i, struct nd_entry, in_message));
+}
+
+void nd_publisher_received(struct nd_publisher *publisher, size_t n_bytes)
+{
+        struct nd_incoming *in = &publisher->in;
+        struct nd_message *message = in->message;
+
+        nd_assert(n_bytes <= in->packet_left);
+        in->packet_left -= n_bytes;
+        if (message)
+                nd_message_received(message, n_bytes);
+        if (in->packet_left > 0)
+                return;
+        if (!in->is_open || in->place == in->body_bytes)
+                publisher_finish(publisher);
+        else if (message && message->is_announced)
+                publisher_advance(publisher);
+}
+
+void nd_publisher_append(struct nd_publisher *publisher, const uint8_t *data, size_t n_bytes)
+{
+        struct nd_message *message = publisher->in.message;
+
+        if (message && message->body_bytes > PUBLISHER_HOLD_BYTES)
+                publisher_server(publisher)->counters.body_bytes_copied += n_bytes;
+        while (n_bytes > 0) {
+                struct iovec iov;
+                size_t n_iov;
+                size_t n = n_bytes;
+
+                nd_publisher_space(publisher, &iov, 1, &n_iov);
+                if (n_iov > 0) {
+                        n = nd_min_u64(n, iov.iov_len);
+                        memcpy(iov.iov_base, data, n);
+                }
+                nd_publisher_received(publisher, n);
+                data += n;
+                n_bytes -= n;
+        }
+}
+
+/* ----------------------------------------------------------------------- waiting, and giving up */
+
+static void publisher_admit_incoming(struct nd_publisher *publisher, struct nd_message *message)
+{
+        struct nd_fault fault;
+
+        if (publisher_admitted(publisher, message) < 0) {
+                nd_fault_set(&fault, NDBUS_ENOMEM, "message", "no memory");
+                publisher_refuse_incoming(publisher, &fault);
+        } else if (message->is_announced) {
+                publisher_advance(publisher);
+        }
+}
+
+bool nd_publisher_admit(struct nd_publisher *publisher)
+{
+        struct nd_server *server = publisher_server(publisher);
+        struct nd_message *message;
+
+        while ((message = publisher_first(&publisher->backlog))) {
+                if (!nd_message_charge(message) &&
+                    !(nd_server_make_room(server, message->cost_bytes) &&
+                      nd_message_charge(message)))
+                        return false;
+
+                nd_list_unlink(&message->in_publisher);
+                message->is_waiting = false;
+                if (message == publisher->in.message) {
+                        publisher_admit_incoming(publisher, message);
+                } else {
+                        publisher_route(publisher, message);
+                }
+                nd_message_unref(message);
+        }
+        nd_list_unlink(&publisher->in_waiters);
+        publisher->waiting_since_ns = 0;
+        return true;
+}
+
+void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
+{
+        struct nd_server *server = publisher_server(publisher);
+        struct nd_incoming *in = &publisher->in;
+        struct nd_fault fault;
+        bool is_waited_for = !nd_list_is_empty(&server->memory_waiters);
+
+        if (in->is_open && !in->is_refused) {
+                uint64_t n_new = in->place - in->mark_bytes;
+
+                if (publisher->left_bytes < PUBLISHER_LOW_BYTES) {
+                        in->mark_ns = now_ns; /* it has no leave to bring anything */
+                } else if (now_ns - in->mark_ns >= PUBLISHER_STALL_NS && n_new == 0) {
+                        nd_fault_set_limit(&fault, NDBUS_ESTALLED, "body", in->place,
+                                           in->body_bytes, "bytes");
+                        publisher_refuse_incoming(publisher, &fault);
+                } else if (is_waited_for && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS &&
+                           n_new < ND_MIB) {
+                        publisher_no_space(&fault, in->body_bytes - in->place,
+                                           &server->store.memory);
+                        publisher_refuse_incoming(publisher, &fault);
+                } else if (n_new >= ND_MIB ||
+                           (n_new > 0 && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS)) {
+                        in->mark_bytes = in->place;
+                        in->mark_ns = now_ns;
+                }
+        }
+        if (!in->is_open && in->packet_left == 0 && nd_list_is_empty(&publisher->backlog) &&
+            publisher->charged_bytes > ND_PUBLISH_WINDOW_BYTES_MIN &&
+            now_ns - publisher->last_ns >= 2 * ND_PUBLISH_WINDOW_IDLE_MS * UINT64_C(1000000))
+                (void)publisher_charge_window(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);
+}
+
+void nd_publisher_deinit(struct nd_publisher *publisher)
+{
+        struct nd_message *message;
+        struct nd_pair *pair;
+
+        if (publisher->in.message && publisher->in.is_open)
+                ++publisher_server(publisher)->counters.messages_aborted;
+        publisher_discard(publisher);
+        while ((message = publisher_first(&publisher->backlog))) {
+                nd_list_unlink(&message->in_publisher);
+                message->publisher = NULL;
+                nd_message_unref(message);
+        }
+        while ((message = publisher_first(&publisher->held))) {
+                nd_list_unlink(&message->in_publisher);
+                message->publisher = NULL;
+        }
+        for (size_t i = 0; i < ND_HEADER_CACHE_N; ++i)
+                publisher_forget(&publisher->known[i]);
+        while ((pair = RB_ROOT(&publisher->pairs))) {
+                RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
+                nd_memory_discharge(publisher_memory(publisher),
+                                    sizeof(*pair) + sizeof(*pair->topic) + pair->topic->n_name);
+                nd_topic_unref(pair->topic);
+                free(pair);
+        }
+        (void)publisher_charge_window(publisher, 0);
+        nd_list_unlink(&publisher->in_lead);
+        nd_list_unlink(&publisher->in_waiters);
+}

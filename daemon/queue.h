@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Queue: what waits for a subscription, and the policy that decides when it is full
+ *
+ * matched = delivered + dropped + n_messages holds after every call.
+ */
+
+#include "daemon/counter.h"
+#include "daemon/message.h"
+#include "daemon/router.h"
+#include "protocol/control.h"
+
+enum nd_drop {
+        ND_DROP_OLDEST,
+        ND_DROP_NEWEST,
+        ND_DROP_LATEST,
+        ND_DROP_MEMORY,
+        ND_DROP_ENDED,
+        _ND_DROP_N,
+};
+
+const char *nd_drop_name(enum nd_drop reason);
+
+enum nd_entry_state {
+        ND_ENTRY_ARRIVING, /* its message still arrives; not counted anywhere */
+        ND_ENTRY_QUEUED,
+        ND_ENTRY_BEGUN, /* its first byte is in the socket, or about to be */
+};
+
+struct nd_subscription;
+
+/* One message for one subscription, from its header's arrival until its last byte is sent. */
+struct nd_entry {
+        struct nd_message *message;           /* reference */
+        struct nd_subscription *subscription; /* NULL: it ended, and the last packet is half sent */
+        struct nd_list in_message;            /* nd_message.entries */
+        struct nd_list in_queue; /* nd_queue.entries, or a list of the subscription's */
+        RB_ENTRY(nd_entry) in_latest;
+        enum nd_entry_state state;
+        bool is_over;         /* in a block queue beyond its limits */
+        bool is_old;          /* delivered as the retained value */
+        uint32_t stream;      /* once begun in chunks */
+        uint64_t taken_bytes; /* of the body, in packets made so far */
+        uint64_t sent_bytes;  /* of the body, in packets that the socket took whole */
+        uint64_t gap_before;  /* messages dropped just before this one */
+};
+
+RB_HEAD(nd_latest_tree, nd_entry);
+
+struct nd_queue {
+        struct nd_subscription *subscription;
+        struct nd_counters *counters;
+        enum nd_policy policy;
+        uint64_t depth_messages;
+        uint64_t depth_bytes;
+        struct nd_list entries;       /* oldest first */
+        struct nd_latest_tree latest; /* policy latest: by topic */
+        struct nd_list *first_over;   /* policy block: first entry beyond the limits, or NULL */
+        uint64_t n_messages;
+        uint64_t n_bytes;
+        uint64_t n_over;
+        uint64_t n_over_bytes;
+        uint64_t gap_tail; /* messages dropped behind the last entry */
+        uint64_t n_matched;
+        uint64_t n_delivered;
+        uint64_t n_dropped[_ND_DROP_N];
+};
+
+/* An entry of a message that a subscription will receive; NULL: no memory. */
+struct nd_entry *nd_entry_new(struct nd_message *message, struct nd_subscription *subscription);
+/* Unlinks it from wherever it is; it must not be counted in a queue. Returns NULL. */
+struct nd_entry *nd_entry_free(struct nd_entry *entry);
+
+void nd_queue_init(struct nd_queue *queue,
+                   struct nd_subscription *subscription,
+                   struct nd_counters *counters,
+                   enum nd_policy policy,
+                   uint64_t depth_messages,
+                   uint64_t depth_bytes);
+
+enum {
+        _ND_QUEUE_E_SUCCESS,
+
+        ND_QUEUE_E_DROPPED,  /* the new message was dropped by the policy; the entry is gone */
+        ND_QUEUE_E_OVER,     /* policy block: queued, but beyond the limits: the publisher waits */
+        ND_QUEUE_E_OVERFLOW, /* policy disconnect: dropped, and the subscription must end */
+};
+
+/* Would another message of these bytes be over the limits? One message always fits. */
+bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes);
+
+/**
+ * nd_queue_push() - a complete message arrives
+ * @entry:  owned by the queue from now on, or freed
+ *
+ * Drops what the policy says until it fits.
+ */
+int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry);
+
+/* A message that was begun while it arrived has become complete: it counts as delivered. */
+void nd_queue_count_begun(struct nd_queue *queue);
+
+/* The oldest entry, or NULL. */
+struct nd_entry *nd_queue_peek(const struct nd_queue *queue);
+
+/* Takes the oldest entry out, to be sent: it counts as delivered. NULL if there is none. Entries
+ * beyond a block queue's limits move up; see nd_queue_settle(). */
+struct nd_entry *nd_queue_pop(struct nd_queue *queue);
+
+/* Undoes nd_queue_pop() of an entry of which nothing was sent. */
+void nd_queue_unpop(struct nd_queue *queue, struct nd_entry *entry);
+
+/**
+ * nd_queue_settle() - policy block: let the next entry beyond the limits in, if it fits now
+ *
+ * Return: its message, borrowed, whose n_over has been lowered; NULL if there is none
+ */
+struct nd_message *nd_queue_settle(struct nd_queue *queue);
+
+/* Drops one entry that is in the queue; the gap stands where it was. */
+void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason);
+
+/* A begun message is taken back: delivered becomes dropped. */
+void nd_queue_count_taken_back(struct nd_queue *queue, enum nd_drop reason);
+
+uint64_t nd_queue_dropped(const struct nd_queue *queue);

@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Requests
+ *
+ * Every request carries a number and is answered under it. What is wrong with the framing of one
+ * ends the connection; what is wrong with what it asks for is its answer.
+ */
+
+#include "daemon/request.h"
+#include <ctype.h>
+#include <inttypes.h>
+#include <string.h>
+#include "daemon/server.h"
+#include "daemon/stats.h"
+#include "protocol/byteorder.h"
+#include "protocol/topic.h"
+
+#define REQUEST_CREDIT_BYTES 16u
+
+static void
+request_answer(struct nd_connection *connection, uint8_t kind, uint64_t sequence, uint64_t place)
+{
+        struct nd_prelude prelude = {.kind = kind, .sequence = sequence, .place = place};
+
+        nd_outbox_control(&connection->outbox, &prelude, NULL, NULL, 0);
+}
+
+/* ------------------------------------------------------------------------------------- handshake */
+
+void nd_request_answer_hello(struct nd_connection *connection, const struct nd_hello *hello)
+{
+        struct nd_server *server = connection->server;
+        struct nd_hello_reply reply = {.version_min = ND_VERSION, .version_max = ND_VERSION};
+        uint8_t bytes[ND_HELLO_BYTES];
+
+        if (connection->refuse_reason) {
+                reply.reason = connection->refuse_reason;
+                ++server->counters.clients_refused;
+        } else if (hello->version_min > ND_VERSION || hello->version_max < ND_VERSION) {
+                reply.reason = -NDBUS_EVERSION;
+        } else {
+                reply.version = ND_VERSION;
+                connection->state = ND_CONNECTION_CONNECT;
+        }
+        nd_hello_reply_pack(&reply, bytes);
+        nd_outbox_bytes(&connection->outbox, bytes, sizeof(bytes));
+        if (reply.reason)
+                nd_connection_end_after_output(connection);
+}
+
+/* What a client says of itself goes into logs and tables: printable ASCII, nothing else. */
+static void request_copy_name(struct nd_string name, char *out, size_t n_out)
+{
+        size_t n = nd_min_u64(name.n, n_out - 1);
+
+        for (size_t i = 0; i < n; ++i)
+                out[i] = isprint((unsigned char)name.at[i]) && name.at[i] != '"' ? name.at[i] : '?';
+        out[n] = '\0';
+}
+
+static int request_connect(struct nd_connection *connection,
+                           const struct nd_packet *packet,
+                           struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        struct nd_prelude prelude = {.kind = ND_KIND_WELCOME, .sequence = packet->prelude.sequence};
+        struct nd_control_bytes header;
+        struct nd_connect connect;
+        struct nd_welcome welcome = {
+                .message_bytes_max = server->options.message_max,
+                .header_bytes_max = server->options.header_max,
+                .meta_bytes_max = server->options.meta_max,
+                .dims_max = NDBUS_DIMS_MAX,
+                .subscriptions_max = server->options.subscriptions_max,
+                .server = ND_STRING("ndbusd " ND_PROJECT_VERSION),
+        };
+        int r = nd_connect_unpack(packet->header, packet->prelude.header_bytes, &connect, fault);
+
+        if (r < 0)
+                return r;
+        welcome.grant_bytes = nd_publisher_open(&connection->publisher);
+        if (welcome.grant_bytes == 0)
+                return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                          server->store.memory.used_bytes +
+                                                  ND_PUBLISH_WINDOW_BYTES_MIN,
+                                          server->store.memory.max_bytes, "bytes");
+        request_copy_name(connect.client, connection->client, sizeof(connection->client));
+        connection->pid = connect.pid;
+        connection->source = nd_server_new_source(server);
+        connection->state = ND_CONNECTION_OPEN;
+        connection->deadline_ns = 0;
+        welcome.source = connection->source;
+        prelude.source = connection->source;
+        nd_welcome_pack(&welcome, &header);
+        nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+        if (server->drain_deadline_ns != 0)
+                nd_request_say_goodbye(connection, NDBUS_ESHUTDOWN, "the daemon is stopping");
+        return 0;
+}
+
+void nd_request_say_goodbye(struct nd_connection *connection, int code, const char *text)
+{
+        struct nd_prelude prelude = {.kind = ND_KIND_GOODBYE};
+        const struct nd_goodbye goodbye = {.code = (uint32_t)-code, .text = {text, strlen(text)}};
+        struct nd_control_bytes header;
+
+        nd_goodbye_pack(&goodbye, &header);
+        nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+}
+
+/* The client's last packet but RELEASE: its subscriptions end, and the answer is our last one. */
+static int request_goodbye(struct nd_connection *connection, const struct nd_packet *packet)
+{
+        struct nd_subscription *subscription;
+
+        while ((subscription = RB_ROOT(&connection->subscriptions)))
+                nd_subscription_free(subscription);
+        request_answer(connection, ND_KIND_GOODBYE, packet->prelude.sequence,
+                       nd_publisher_routed(&connection->publisher));
+        connection->state = ND_CONNECTION_GOODBYE;
+        return 0;
+}
+
+/* ----------------------------------------------------------------------------------- subscribing */
+
+/* Patterns that begin with '$' are the system's: a client gets the answers to its own requests. */
+static bool request_may_subscribe(const struct nd_connection *connection, struct nd_string pattern)
+{
+        char own[40];
+        int n = snprintf(own, sizeof(own), "$reply/%" PRIu64 "/", connection->source);
+
+        return pattern.at[0] != '$' ||
+               (pattern.n > (size_t)n && memcmp(pattern.at, own, (size_t)n) == 0);
+}
+
+static int request_check_subscribe(const struct nd_connection *connection,
+                                   uint32_t id,
+                                   const struct nd_subscribe *ask,
+                                   struct nd_fault *fault)
+{
+        uint64_t most = connection->server->options.subscriptions_max;
+
+        if (id <= connection->last_subscription)
+                return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                          connection->last_subscription, "is the highest used");
+        if (connection->n_subscriptions >= most)
+                return nd_fault_set_limit(fault, NDBUS_ELIMIT, "subscriptions",
+                                          connection->n_subscriptions + 1, most,
+                                          "subscriptions of one connection");
+        if (!request_may_subscribe(connection, ask->pattern))
+                return nd_fault_set(fault, NDBUS_EDENIED, "pattern",
+                                    "of the topics that begin with '$' a client receives its own "
+                                    "$reply only");
+        if (ask->group.at)
+                return nd_fault_set(fault, NDBUS_EUNSUPPORTED, "group",
+                                    "this daemon does not know groups");
+        if ((ask->policy == ND_POLICY_LATEST) != (ask->window_messages == 0))
+                return nd_fault_set(fault, NDBUS_ECREDIT, "window",
+                                    "is 0 with policy latest, and at least 1 with any other");
+        if (ask->window_messages > INT64_MAX / 2 || ask->window_bytes > INT64_MAX / 2)
+                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "window",
+                                          nd_max_u64(ask->window_messages, ask->window_bytes),
+                                          INT64_MAX / 2, "");
+        return 0;
+}
+
+static int request_subscribe(struct nd_connection *connection,
+                             const struct nd_packet *packet,
+                             struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        struct nd_prelude prelude = {
+                .kind = ND_KIND_SUBSCRIBED,
+                .sequence = packet->prelude.sequence,
+                .subscription = packet->prelude.subscription,
+        };
+        struct nd_subscribed said;
+        struct nd_subscription *subscription;
+        struct nd_control_bytes header;
+        struct nd_subscribe ask;
+        int r;
+
+        r = nd_subscribe_unpack(packet->header, packet->prelude.header_bytes, &ask, fault);
+        if (r == NDBUS_EHEADER)
+                return r;
+        if (r == 0)
+                r = request_check_subscribe(connection, packet->prelude.subscription, &ask, fault);
+        if (r == 0) {
+                ask.depth_bytes = nd_min_u64(ask.depth_bytes, server->store.memory.max_bytes / 4);
+                said = (struct nd_subscribed){ask.depth_messages, ask.depth_bytes};
+                nd_subscribed_pack(&said, &header);
+                nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+                r = nd_subscription_new(connection, packet->prelude.subscription, &ask,
+                                        &subscription);
+                if (r < 0) {
+                        nd_outbox_uncontrol(&connection->outbox, ND_PRELUDE_BYTES + header.n);
+                        nd_fault_set(fault, r, "subscription", "%s", ndbus_strerror(r));
+                }
+        }
+        if (r < 0)
+                nd_connection_error(connection, fault, ND_KIND_SUBSCRIBE, packet->prelude.sequence);
+        else
+                connection->last_subscription = packet->prelude.subscription;
+        return 0;
+}
+
+static int request_unsubscribe(struct nd_connection *connection,
+                               const struct nd_packet *packet,
+                               struct nd_fault *fault)
+{
+        uint32_t id = packet->prelude.subscription;
+        struct nd_subscription *subscription = nd_connection_subscription(connection, id);
+        struct nd_prelude prelude = {
+                .kind = ND_KIND_UNSUBSCRIBED,
+                .sequence = packet->prelude.sequence,
+                .subscription = id,
+        };
+        const struct nd_unsubscribed said = {0};
+        struct nd_control_bytes header;
+
+        if (subscription) {
+                nd_subscription_end(subscription, NULL, packet->prelude.sequence);
+        } else if (id <= connection->last_subscription) { /* it ended a moment ago */
+                nd_unsubscribed_pack(&said, &header);
+                nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+        } else {
+                nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                   connection->last_subscription, "is the highest used");
+                nd_connection_error(connection, fault, ND_KIND_UNSUBSCRIBE,
+                                    packet->prelude.sequence);
+        }
+        return 0;
+}
+
+static int request_credit(struct nd_connection *connection,
+                          const struct nd_packet *packet,
+                          struct nd_fault *fault)
+{
+        uint32_t id = packet->prelude.subscription;
+        struct nd_subscription *subscription;
+        uint64_t n_messages;
+        uint64_t n_bytes;
+
+        if (packet->prelude.body_bytes != REQUEST_CREDIT_BYTES)
+                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "body_bytes",
+                                          packet->prelude.body_bytes, REQUEST_CREDIT_BYTES,
+                                          "bytes");
+        n_messages = nd_load_le64(packet->body);
+        n_bytes = nd_load_le64(packet->body + 8);
+        if (id == 0)
+                return nd_publisher_give_back(&connection->publisher, n_bytes, fault);
+        subscription = nd_connection_subscription(connection, id);
+        if (subscription)
+                return nd_subscription_grant(subscription, n_messages, n_bytes, fault);
+        if (id <= connection->last_subscription)
+                return 0; /* it ended a moment ago */
+        return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                  connection->last_subscription, "is the highest used");
+}
+
+/* --------------------------------------------------------------------------------------- watching */
+
+static struct nd_watch *request_find_watch(struct nd_connection *connection,
+                                           const struct nd_topic *topic)
+{
+        nd_list_for_each (i, &topic->watches) {
+                struct nd_watch *watch = nd_list_entry(i, struct nd_watch, in_topic);
+
+                if (watch->connection == connection)
+                        return watch;
+        }
+        return NULL;
+}
+
+static void request_unwatch(struct nd_watch *watch)
+{
+        struct nd_connection *connection = watch->connection;
+
+        nd_list_unlink(&watch->in_dirty);
+        nd_list_unlink(&watch->in_topic);
+        nd_list_unlink(&watch->in_connection);
+        if (nd_list_is_empty(&watch->topic->watches))
+                nd_list_unlink(&watch->topic->in_watched);
+        --connection->n_watches;
+        nd_memory_discharge(&connection->server->store.memory,
+                            sizeof(*watch) + sizeof(*watch->topic) + watch->topic->n_name);
+        nd_topic_unref(watch->topic);
+        free(watch);
+}
+
+void nd_request_unwatch_all(struct nd_connection *connection)
+{
+        while (!nd_list_is_empty(&connection->watches))
+                request_unwatch(
+                        nd_list_entry(connection->watches.next, struct nd_watch, in_connection));
+}
+
+static int request_watch(struct nd_connection *connection,
+                         struct nd_topic *topic,
+                         uint64_t n_told,
+                         struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        uint64_t cost = sizeof(struct nd_watch) + sizeof(*topic) + topic->n_name;
+        struct nd_watch *watch = request_find_watch(connection, topic);
+
+        if (!watch) {
+                if (connection->n_watches >= server->options.subscriptions_max)
+                        return nd_fault_set_limit(fault, NDBUS_ELIMIT, "topics",
+                                                  connection->n_watches + 1,
+                                                  server->options.subscriptions_max,
+                                                  "watched topics of one connection");
+                if (!nd_memory_charge(&server->store.memory, cost))
+                        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                                  server->store.memory.used_bytes + cost,
+                                                  server->store.memory.max_bytes, "bytes");
+                watch = calloc(1, sizeof(*watch));
+                if (!watch) {
+                        nd_memory_discharge(&server->store.memory, cost);
+                        return nd_fault_set(fault, NDBUS_ENOMEM, "topic", "no memory");
+                }
+                watch->connection = connection;
+                watch->topic = nd_topic_ref(topic);
+                nd_list_init(&watch->in_dirty);
+                nd_list_push_tail(&topic->watches, &watch->in_topic);
+                nd_list_push_tail(&connection->watches, &watch->in_connection);
+                if (nd_list_is_empty(&topic->in_watched))
+                        nd_list_push_tail(&server->router.watched, &topic->in_watched);
+                ++connection->n_watches;
+        }
+        watch->n_told = n_told;
+        return 0;
+}
+
+static void request_tell(struct nd_connection *connection,
+                         const struct nd_topic *topic,
+                         uint64_t n_subscribers,
+                         uint64_t sequence)
+{
+        struct nd_prelude prelude = {.kind = ND_KIND_TOPIC, .sequence = sequence};
+        const struct nd_topic_header said = {
+                .topic = {topic->name, topic->n_name},
+                .allowed = topic->name[0] != '$' || strncmp(topic->name, "$reply/", 7) == 0,
+                .subscribers = n_subscribers,
+                .paused = nd_publisher_is_paused(&connection->publisher, topic),
+        };
+        struct nd_control_bytes header;
+
+        nd_topic_header_pack(&said, true, &header);
+        nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+}
+
+static int request_topic(struct nd_connection *connection,
+                         const struct nd_packet *packet,
+                         struct nd_fault *fault)
+{
+        struct nd_topic_header ask;
+        struct nd_target **targets;
+        struct nd_topic *topic;
+        struct nd_watch *watch;
+        size_t n;
+        int r;
+
+        r = nd_topic_header_unpack(packet->header, packet->prelude.header_bytes, false, &ask,
+                                   fault);
+        if (r == NDBUS_EHEADER)
+                return r;
+        if (r < 0) {
+                nd_connection_error(connection, fault, ND_KIND_TOPIC, packet->prelude.sequence);
+                return 0;
+        }
+        topic = nd_router_topic(&connection->server->router, ask.topic.at, ask.topic.n);
+        if (!topic || nd_topic_route(topic, &targets, &n) < 0) {
+                r = nd_fault_set(fault, NDBUS_ENOMEM, "topic", "no memory");
+        } else if (ask.watch) {
+                r = request_watch(connection, topic, n, fault);
+        } else {
+                watch = request_find_watch(connection, topic);
+                if (watch)
+                        request_unwatch(watch);
+        }
+        if (r < 0)
+                nd_connection_error(connection, fault, ND_KIND_TOPIC, packet->prelude.sequence);
+        else
+                request_tell(connection, topic, n, packet->prelude.sequence);
+        nd_topic_unref(topic);
+        return 0;
+}
+
+void nd_request_write_news(struct nd_connection *connection)
+{
+        while (!nd_list_is_empty(&connection->dirty_watches) &&
+               !nd_outbox_is_full(&connection->outbox)) {
+                struct nd_watch *watch =
+                        nd_list_entry(connection->dirty_watches.next, struct nd_watch, in_dirty);
+                struct nd_target **targets;
+                size_t n;
+
+                nd_list_unlink(&watch->in_dirty);
+                if (nd_topic_route(watch->topic, &targets, &n) < 0 || n == watch->n_told)
+                        continue;
+                watch->n_told = n;
+                request_tell(connection, watch->topic, n, 0);
+        }
+}
+
+/* -------------------------------------------------------------------------------------- the table */
+
+int nd_request_take(struct nd_connection *connection,
+                    const struct nd_packet *packet,
+                    struct nd_fault *fault)
+{
+        switch (packet->prelude.kind) {
+        case ND_KIND_CONNECT:
+                return request_connect(connection, packet, fault);
+        case ND_KIND_PING:
+                nd_publisher_grant(&connection->publisher, true);
+                request_answer(connection, ND_KIND_PONG, packet->prelude.sequence,
+                               nd_publisher_routed(&connection->publisher));
+                return 0;
+        case ND_KIND_GOODBYE:
+                return request_goodbye(connection, packet);
+        case ND_KIND_SUBSCRIBE:
+                return request_subscribe(connection, packet, fault);
+        case ND_KIND_UNSUBSCRIBE:
+                return request_unsubscribe(connection, packet, fault);
+        case ND_KIND_CREDIT:
+                return request_credit(connection, packet, fault);
+        case ND_KIND_TOPIC:
+                return request_topic(connection, packet, fault);
+        case ND_KIND_STATS:
+                return nd_stats_answer(connection, packet->prelude.sequence, fault);
+        default:
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "%s is not a client's to send",
+                                    nd_kind_name(packet->prelude.kind));
+        }
+}

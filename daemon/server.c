@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Server
+ *
+ * Every callback of the loop ends with nd_server_settle(): output is written after all input of the
+ * callback has been taken in, so that many small messages leave together; what waited for memory is
+ * admitted in order of arrival; what was marked for closing is closed, when nobody is in the middle
+ * of anything.
+ */
+
+#include "daemon/server.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "daemon/notify.h"
+#include "daemon/request.h"
+#include "protocol/topic.h"
+
+#define SERVER_TICK_MS      1000u
+#define SERVER_LEAD_MS      10u
+#define SERVER_STATUS_BYTES 4096u
+
+/* ---------------------------------------------------------------------------------------- memory */
+
+static bool server_is_victim(const struct nd_entry *entry)
+{
+        return entry->message->n_pins == 0;
+}
+
+/* The droppable queue that holds most; its oldest message that nobody else needs. */
+static struct nd_message *server_find_victim(struct nd_server *server)
+{
+        struct nd_message *victim = NULL;
+        uint64_t n_most = 0;
+
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+                struct nd_subscription *subscription;
+
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
+                        const struct nd_queue *queue = &subscription->queue;
+
+                        if (queue->policy == ND_POLICY_BLOCK || queue->n_bytes < n_most)
+                                continue;
+                        nd_list_for_each (k, &queue->entries) {
+                                struct nd_entry *entry =
+                                        nd_list_entry(k, struct nd_entry, in_queue);
+
+                                if (!server_is_victim(entry))
+                                        continue;
+                                victim = entry->message;
+                                n_most = queue->n_bytes;
+                                break;
+                        }
+                }
+        }
+        return victim;
+}
+
+static void server_take_back(struct nd_message *message)
+{
+        nd_message_ref(message);
+        nd_list_for_each_safe (i, &message->entries)
+                nd_entry_taken_back(nd_list_entry(i, struct nd_entry, in_message));
+        nd_message_unref(message);
+}
+
+bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes)
+{
+        struct nd_memory *memory = &server->store.memory;
+        struct nd_message *victim;
+
+        if (n_bytes > memory->max_bytes)
+                return false;
+        while (memory->used_bytes > memory->max_bytes - n_bytes) {
+                victim = server_find_victim(server);
+                if (!victim)
+                        return false;
+                server_take_back(victim);
+        }
+        return true;
+}
+
+static void server_forget_retained(struct nd_server *server, struct nd_topic *topic)
+{
+        struct nd_message *message = nd_steal(topic->retained);
+
+        if (!message)
+                return;
+        --message->n_pins;
+        message->is_retained = false;
+        server->retained_bytes -= message->cost_bytes;
+        nd_message_unref(message);
+}
+
+bool nd_server_retain(struct nd_server *server, struct nd_message *message)
+{
+        struct nd_topic *topic = nd_topic_ref(message->topic);
+        bool has_room;
+
+        server_forget_retained(server, topic);
+        has_room =
+                message->is_clearing ||
+                message->cost_bytes <= server->store.memory.max_bytes / 4 - server->retained_bytes;
+        if (has_room && !message->is_clearing) {
+                topic->retained = nd_message_ref(message);
+                ++message->n_pins;
+                server->retained_bytes += message->cost_bytes;
+        } else {
+                message->is_retained = false;
+        }
+        nd_topic_unref(topic);
+        return has_room;
+}
+
+/* ------------------------------------------------------------------------------------- settling */
+
+void nd_server_subscriptions_changed(struct nd_server *server, const char *pattern, size_t n)
+{
+        nd_list_for_each (i, &server->router.watched) {
+                struct nd_topic *topic = nd_list_entry(i, struct nd_topic, in_watched);
+
+                if (!nd_pattern_match(pattern, n, topic->name, topic->n_name))
+                        continue;
+                nd_list_for_each (k, &topic->watches) {
+                        struct nd_watch *watch = nd_list_entry(k, struct nd_watch, in_topic);
+
+                        if (nd_list_is_empty(&watch->in_dirty))
+                                nd_list_push_tail(&watch->connection->dirty_watches,
+                                                  &watch->in_dirty);
+                        nd_connection_mark_dirty(watch->connection);
+                }
+        }
+}
+
+static void server_write(struct nd_connection *connection)
+{
+        const struct nd_outbox *outbox = &connection->outbox;
+
+        nd_request_write_news(connection);
+        nd_publisher_grant(&connection->publisher, false);
+        if (!outbox->is_blocked)
+                nd_outbox_write(&connection->outbox);
+        if (connection->closes_after_output && !connection->is_shut && !outbox->half.is_active &&
+            outbox->n_control == outbox->i_control) {
+                connection->is_shut = true;
+                (void)shutdown(connection->fd, SHUT_WR);
+        }
+}
+
+static void server_admit(struct nd_server *server)
+{
+        while (!nd_list_is_empty(&server->memory_waiters)) {
+                struct nd_publisher *publisher =
+                        nd_list_entry(server->memory_waiters.next, struct nd_publisher, in_waiters);
+
+                if (!nd_publisher_admit(publisher))
+                        return;
+        }
+}
+
+static void server_close_marked(struct nd_server *server)
+{
+        bool was_full = server->n_refused >= ND_REFUSED_MAX;
+
+        while (!nd_list_is_empty(&server->closing))
+                nd_connection_close(
+                        nd_list_entry(server->closing.next, struct nd_connection, in_closing));
+        if (was_full != (server->n_refused >= ND_REFUSED_MAX))
+                nd_list_for_each (i, &server->listeners)
+                        nd_listener_pause(nd_list_entry(i, struct nd_listener, in_server), false);
+}
+
+static bool connection_is_drained(struct nd_connection *connection)
+{
+        struct nd_subscription *subscription;
+
+        if (nd_outbox_has_output(&connection->outbox) || connection->publisher.in.is_open ||
+            connection->publisher.in.packet_left > 0)
+                return false;
+        RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
+                if (subscription->queue.n_messages > 0 || subscription->stream || subscription->cut)
+                        return false;
+        }
+        return true;
+}
+
+static bool server_is_drained(struct nd_server *server)
+{
+        nd_list_for_each (i, &server->connections) {
+                if (!connection_is_drained(nd_list_entry(i, struct nd_connection, in_server)))
+                        return false;
+        }
+        return true;
+}
+
+void nd_server_settle(struct nd_server *server)
+{
+        do {
+                while (!nd_list_is_empty(&server->dirty)) {
+                        struct nd_list *node = server->dirty.next;
+
+                        nd_list_unlink(node);
+                        server_write(nd_list_entry(node, struct nd_connection, in_dirty));
+                }
+                server_admit(server);
+                server_close_marked(server);
+        } while (!nd_list_is_empty(&server->dirty));
+
+        if (server->drain_deadline_ns != 0 && server_is_drained(server))
+                uv_stop(&server->loop);
+}
+
+/* ---------------------------------------------------------------------------------------- timers */
+
+static void server_on_lead(uv_timer_t *timer)
+{
+        struct nd_server *server = nd_container_of(timer, struct nd_server, lead_timer);
+
+        server->now_ns = uv_hrtime();
+        nd_list_for_each_safe (i, &server->lead) {
+                if (!nd_publisher_lead(nd_list_entry(i, struct nd_publisher, in_lead)))
+                        nd_list_unlink(i);
+        }
+        if (nd_list_is_empty(&server->lead))
+                uv_timer_stop(&server->lead_timer);
+        nd_server_settle(server);
+}
+
+void nd_server_watch_lead(struct nd_server *server)
+{
+        if (!uv_is_active((uv_handle_t *)&server->lead_timer))
+                (void)uv_timer_start(&server->lead_timer, server_on_lead, SERVER_LEAD_MS,
+                                     SERVER_LEAD_MS);
+}
+
+static void server_on_tick(uv_timer_t *timer)
+{
+        struct nd_server *server = nd_container_of(timer, struct nd_server, tick);
+
+        server->now_ns = uv_hrtime();
+        nd_list_for_each (i, &server->connections)
+                nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server),
+                                   server->now_ns);
+        nd_arena_trim(&server->store.arena);
+        nd_server_settle(server);
+}
+
+static void server_on_watchdog(uv_timer_t *timer)
+{
+        (void)timer;
+        nd_notify("WATCHDOG=1");
+}
+
+/* -------------------------------------------------------------------------------------- stopping */
+
+static void server_on_drain_deadline(uv_timer_t *timer)
+{
+        uv_stop(timer->loop);
+}
+
+void nd_server_drain(struct nd_server *server)
+{
+        nd_notify("STOPPING=1");
+        server->drain_deadline_ns = server->now_ns + server->options.drain_timeout_ms * 1000000 + 1;
+        while (!nd_list_is_empty(&server->listeners))
+                nd_listener_stop(
+                        nd_list_entry(server->listeners.next, struct nd_listener, in_server));
+        nd_list_for_each (i, &server->connections)
+                nd_request_say_goodbye(nd_list_entry(i, struct nd_connection, in_server),
+                                       NDBUS_ESHUTDOWN, "the daemon is stopping");
+        (void)uv_timer_start(&server->drain, server_on_drain_deadline,
+                             server->options.drain_timeout_ms, 0);
+}
+
+static void server_on_signal(uv_signal_t *signal, int number)
+{
+        struct nd_server *server = signal->data;
+
+        server->now_ns = uv_hrtime();
+        if (server->drain_deadline_ns != 0) {
+                nd_log(ND_LOG_NOTICE, "signal=%d again: stopping at once", number);
+                uv_stop(&server->loop);
+                return;
+        }
+        nd_log(ND_LOG_NOTICE, "signal=%d: stopping", number);
+        nd_server_drain(server);
+        nd_server_settle(server);
+}
+
+static uint64_t server_count_lost(struct nd_server *server)
+{
+        uint64_t n = 0;
+
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+                struct nd_subscription *subscription;
+
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                        n += subscription->queue.n_messages;
+        }
+        return n;
+}
+
+/* -------------------------------------------------------------------------------------- the whole */
+
+uint64_t nd_server_new_source(struct nd_server *server)
+{
+        uint64_t source = 0;
+
+        while (source == 0) {
+                if (getrandom(&source, sizeof(source), 0) != sizeof(source))
+                        source = server->now_ns * UINT64_C(0x9e3779b97f4a7c15) + 1;
+        }
+        return source;
+}
+
+int nd_server_init(struct nd_server *server, const struct nd_options *options)
+{
+        int r;
+
+        memset(server, 0, sizeof(*server));
+        server->options = *options;
+        nd_list_init(&server->connections);
+        nd_list_init(&server->listeners);
+        nd_list_init(&server->dirty);
+        nd_list_init(&server->closing);
+        nd_list_init(&server->lead);
+        nd_list_init(&server->memory_waiters);
+        server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        server->now_ns = uv_hrtime();
+        server->started_ns = server->now_ns;
+        server->store.memory.max_bytes = options->memory_max;
+
+        /* what is freed below the blocks' size goes back at once when there is much of it, and is
+         * never mapped one by one */
+        (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
+        (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
+
+        r = nd_arena_init(&server->store.arena, options->memory_max);
+        if (r == 0)
+                r = nd_router_init(&server->router);
+        if (r == 0)
+                r = uv_loop_init(&server->loop);
+        if (r < 0) {
+                nd_log(ND_LOG_ERROR, "cannot start: %s", strerror(-r));
+                return r;
+        }
+        uv_timer_init(&server->loop, &server->tick);
+        uv_timer_init(&server->loop, &server->lead_timer);
+        uv_timer_init(&server->loop, &server->watchdog);
+        uv_timer_init(&server->loop, &server->drain);
+        uv_signal_init(&server->loop, &server->sigterm);
+        uv_signal_init(&server->loop, &server->sigint);
+        server->sigterm.data = server;
+        server->sigint.data = server;
+        return 0;
+}
+
+static int server_open_listeners(struct nd_server *server)
+{
+        int n_passed = nd_notify_listen_fds();
+        struct nd_fault fault = {0};
+        int r = 0;
+
+        if (n_passed < 0)
+                r = nd_fault_set(&fault, NDBUS_EINVAL, "LISTEN_FDS", "is malformed");
+        for (int i = 0; i < n_passed && r == 0; ++i)
+                r = nd_listener_adopt(server, 3 + i, &fault);
+        if (r == 0 && n_passed == 0)
+                r = nd_options_default_listen(&server->options, &fault);
+        for (size_t i = 0; i < server->options.n_listen && r == 0; ++i)
+                r = nd_listener_open(server, &server->options.listen[i], &fault);
+        if (r < 0)
+                nd_log(ND_LOG_ERROR, "%s: %s", fault.field, fault.text);
+        return r;
+}
+
+static void server_say_ready(struct nd_server *server)
+{
+        char status[SERVER_STATUS_BYTES] = "READY=1\nSTATUS=listening on";
+        uint64_t watchdog_us = nd_notify_watchdog_us();
+
+        nd_list_for_each (i, &server->listeners) {
+                struct nd_listener *listener = nd_list_entry(i, struct nd_listener, in_server);
+                char url[ND_HOST_BYTES_MAX + 32];
+                size_t n = strlen(status);
+
+                (void)nd_listener_start(listener);
+                nd_url_format(&listener->url, url, sizeof(url));
+                nd_log(ND_LOG_INFO, "listening on %s", url);
+                snprintf(status + n, sizeof(status) - n, " %s", url);
+        }
+        nd_notify(status);
+        if (watchdog_us > 0)
+                (void)uv_timer_start(&server->watchdog, server_on_watchdog, 0,
+                                     watchdog_us / 2000 > 0 ? watchdog_us / 2000 : 1);
+}
+
+int nd_server_run(struct nd_server *server)
+{
+        uint64_t n_lost;
+
+        if (server_open_listeners(server) < 0)
+                return EXIT_FAILURE;
+        uv_signal_start(&server->sigterm, server_on_signal, SIGTERM);
+        uv_signal_start(&server->sigint, server_on_signal, SIGINT);
+        uv_timer_start(&server->tick, server_on_tick, SERVER_TICK_MS, SERVER_TICK_MS);
+        server_say_ready(server);
+        uv_run(&server->loop, UV_RUN_DEFAULT);
+
+        n_lost = server_count_lost(server);
+        nd_log(n_lost > 0 ? ND_LOG_WARNING : ND_LOG_NOTICE,
+               "stopped messages_in=%llu messages_out=%llu lost=%llu",
+               (unsigned long long)server->counters.messages_in,
+               (unsigned long long)server->counters.messages_out, (unsigned long long)n_lost);
+        return EXIT_SUCCESS;
+}
+
+static void server_close_handle(uv_handle_t *handle, void *data)
+{
+        (void)data;
+        if (!uv_is_closing(handle))
+                uv_close(handle, NULL);
+}
+
+void nd_server_deinit(struct nd_server *server)
+{
+        struct nd_topic *topic;
+        struct nd_topic *next;
+
+        while (!nd_list_is_empty(&server->listeners))
+                nd_listener_stop(
+                        nd_list_entry(server->listeners.next, struct nd_listener, in_server));
+        nd_list_for_each (i, &server->connections)
+                nd_connection_mark_closing(nd_list_entry(i, struct nd_connection, in_server));
+        server_close_marked(server);
+        RB_FOREACH_SAFE (topic, nd_topic_tree, &server->router.topics, next)
+                server_forget_retained(server, topic);
+        uv_walk(&server->loop, server_close_handle, NULL);
+        uv_run(&server->loop, UV_RUN_DEFAULT);
+        nd_assert(uv_loop_close(&server->loop) == 0);
+        nd_router_deinit(&server->router);
+        nd_arena_deinit(&server->store.arena);
+        nd_assert(server->store.memory.used_bytes == 0);
+        if (server->reserve_fd >= 0)
+                close(server->reserve_fd);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Server: the loop and everything it owns
+ */
+
+#include <uv.h>
+#include "daemon/connection.h"
+#include "daemon/counter.h"
+#include "daemon/listener.h"
+#include "daemon/log.h"
+#include "daemon/message.h"
+#include "daemon/option.h"
+#include "daemon/router.h"
+
+#define ND_SCRATCH_BYTES (64u * 1024u)
+#define ND_REFUSED_MAX   8u /* connections that are being told SERVER_FULL at a time */
+
+struct nd_server {
+        uv_loop_t loop;
+        uv_signal_t sigterm;
+        uv_signal_t sigint;
+        uv_timer_t tick;
+        uv_timer_t lead_timer; /* runs while there is anything in lead */
+        uv_timer_t watchdog;
+        uv_timer_t drain; /* deadline of stopping */
+        struct nd_options options;
+        struct nd_counters counters;
+        struct nd_store store;
+        struct nd_router router;
+        struct nd_list connections;
+        size_t n_connections;
+        size_t n_refused;
+        int reserve_fd; /* kept for the day when there are no more */
+        struct nd_list listeners;
+        struct nd_list dirty;
+        struct nd_list closing;
+        struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */
+        struct nd_list memory_waiters; /* nd_publisher.in_waiters, in order of arrival */
+        uint64_t retained_bytes;
+        uint64_t now_ns; /* CLOCK_MONOTONIC when the loop last woke */
+        uint64_t started_ns;
+        uint64_t drain_deadline_ns; /* 0: not stopping */
+        struct nd_log_limit hello_log;
+        struct nd_log_limit protocol_log;
+        struct nd_log_limit accept_log;
+        uint8_t scratch[ND_SCRATCH_BYTES +
+                        ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
+};
+
+/* Return: 0, or a negative errno; what failed has been logged */
+int nd_server_init(struct nd_server *server, const struct nd_options *options);
+/* Opens every listener, says READY, runs until told to stop. Return: exit status */
+int nd_server_run(struct nd_server *server);
+void nd_server_deinit(struct nd_server *server);
+
+/* Called by whoever made the loop do something, last: writes what is dirty, admits what waits for
+ * memory, closes what is to be closed. */
+void nd_server_settle(struct nd_server *server);
+
+/**
+ * nd_server_make_room() - drop what may be dropped until @n_bytes can be charged
+ *
+ * The victim is the oldest message that no block queue and no retained value keeps, in the
+ * droppable queue that holds most; it leaves all its queues.
+ *
+ * Return: true if there is room now
+ */
+bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes);
+
+/**
+ * nd_server_retain() - keep a message as its topic's value
+ *
+ * A message without frames and meta clears it. Return: false if there is no room: nothing is
+ * retained for the topic then.
+ */
+bool nd_server_retain(struct nd_server *server, struct nd_message *message);
+
+/* Subscriptions of a topic changed: tell those who watch. @pattern: of the one that came or went */
+void nd_server_subscriptions_changed(struct nd_server *server, const char *pattern, size_t n);
+
+/* Credit is due or held: look again in 10 ms. */
+void nd_server_watch_lead(struct nd_server *server);
+
+/* Begins to stop: no new connections, GOODBYE to all, queues are flushed up to the deadline. */
+void nd_server_drain(struct nd_server *server);
+
+/* A source number that was not given before: random, never 0. */
+uint64_t nd_server_new_source(struct nd_server *server);

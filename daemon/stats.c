@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * STATS
+ *
+ * One map, written at one instant, so its numbers add up: for every subscription matched equals
+ * delivered plus dropped plus queued.
+ */
+
+#include "daemon/stats.h"
+#include <msgpack.h>
+#include <string.h>
+#include <unistd.h>
+#include "daemon/server.h"
+
+/* server, memory, counters, clients, subscriptions, topics */
+#define STATS_PARTS_N 6
+
+static void stats_text(msgpack_packer *packer, const char *text, size_t n)
+{
+        msgpack_pack_str(packer, n);
+        msgpack_pack_str_body(packer, text, n);
+}
+
+static void stats_key(msgpack_packer *packer, const char *key)
+{
+        stats_text(packer, key, strlen(key));
+}
+
+static void stats_number(msgpack_packer *packer, const char *key, uint64_t value)
+{
+        stats_key(packer, key);
+        msgpack_pack_uint64(packer, value);
+}
+
+static void stats_string(msgpack_packer *packer, const char *key, const char *text)
+{
+        stats_key(packer, key);
+        stats_text(packer, text, strlen(text));
+}
+
+static void stats_server(msgpack_packer *packer, const struct nd_server *server)
+{
+        stats_key(packer, "server");
+        msgpack_pack_map(packer, 3);
+        stats_string(packer, "version", ND_PROJECT_VERSION);
+        stats_number(packer, "pid", (uint64_t)getpid());
+        stats_number(packer, "uptime_ns", server->now_ns - server->started_ns);
+
+        stats_key(packer, "memory");
+        msgpack_pack_map(packer, 5);
+        stats_number(packer, "used", server->store.memory.used_bytes);
+        stats_number(packer, "used_high", server->store.memory.used_bytes_high);
+        stats_number(packer, "max", server->store.memory.max_bytes);
+        stats_number(packer, "retained", server->retained_bytes);
+        stats_number(packer, "messages", server->store.n_messages);
+}
+
+static void stats_counters(msgpack_packer *packer, const struct nd_counters *counters)
+{
+        size_t n = 0;
+
+#define STATS_COUNT(_name, _text) ++n;
+        ND_COUNTERS(STATS_COUNT)
+#undef STATS_COUNT
+        stats_key(packer, "counters");
+        msgpack_pack_map(packer, n);
+#define STATS_COUNTER(_name, _text) stats_number(packer, #_name, counters->_name);
+        ND_COUNTERS(STATS_COUNTER)
+#undef STATS_COUNTER
+}
+
+static uint64_t stats_queued_bytes(struct nd_connection *connection)
+{
+        struct nd_subscription *subscription;
+        uint64_t n_bytes = 0;
+
+        RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                n_bytes += subscription->queue.n_bytes;
+        return n_bytes;
+}
+
+static void stats_clients(msgpack_packer *packer, const struct nd_server *server)
+{
+        stats_key(packer, "clients");
+        msgpack_pack_array(packer, server->n_connections);
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+
+                msgpack_pack_map(packer, 11);
+                stats_number(packer, "source", connection->source);
+                stats_string(packer, "client", connection->client);
+                stats_string(packer, "peer", connection->peer);
+                stats_number(packer, "pid", connection->pid);
+                stats_string(packer, "transport", connection->is_tcp ? "tcp" : "unix");
+                stats_number(packer, "published", connection->publisher.n_received);
+                stats_number(packer, "published_bytes", connection->publisher.n_bytes);
+                stats_number(packer, "delivered", connection->outbox.n_messages);
+                stats_number(packer, "delivered_bytes", connection->outbox.n_bytes);
+                stats_number(packer, "queued_bytes", stats_queued_bytes(connection));
+                stats_number(packer, "window", connection->publisher.window_bytes);
+        }
+}
+
+static void stats_subscription(msgpack_packer *packer, const struct nd_subscription *subscription)
+{
+        const struct nd_queue *queue = &subscription->queue;
+
+        msgpack_pack_map(packer, 13);
+        stats_number(packer, "source", subscription->connection->source);
+        stats_number(packer, "id", subscription->id);
+        stats_key(packer, "pattern");
+        stats_text(packer, subscription->pattern, subscription->n_pattern);
+        stats_string(packer, "policy", nd_policy_name(queue->policy));
+        stats_string(packer, "group", "");
+        stats_number(packer, "depth", queue->depth_messages);
+        stats_number(packer, "bytes", queue->depth_bytes);
+        stats_number(packer, "matched", queue->n_matched);
+        stats_number(packer, "delivered", queue->n_delivered);
+        stats_number(packer, "dropped", nd_queue_dropped(queue));
+        stats_key(packer, "dropped_by");
+        msgpack_pack_map(packer, _ND_DROP_N);
+        for (enum nd_drop reason = 0; reason < _ND_DROP_N; ++reason)
+                stats_number(packer, nd_drop_name(reason), queue->n_dropped[reason]);
+        stats_number(packer, "queued", queue->n_messages);
+        stats_number(packer, "queued_bytes", queue->n_bytes);
+}
+
+static void stats_subscriptions(msgpack_packer *packer, const struct nd_server *server)
+{
+        size_t n = 0;
+
+        nd_list_for_each (i, &server->connections)
+                n += nd_list_entry(i, struct nd_connection, in_server)->n_subscriptions;
+        stats_key(packer, "subscriptions");
+        msgpack_pack_array(packer, n);
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+                struct nd_subscription *subscription;
+
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                        stats_subscription(packer, subscription);
+        }
+}
+
+static void stats_topics(msgpack_packer *packer, struct nd_server *server)
+{
+        struct nd_topic *topic;
+
+        stats_key(packer, "topics");
+        msgpack_pack_array(packer, server->router.n_topics);
+        RB_FOREACH (topic, nd_topic_tree, &server->router.topics) {
+                struct nd_target **targets;
+                size_t n = 0;
+
+                (void)nd_topic_route(topic, &targets, &n);
+                msgpack_pack_map(packer, 5);
+                stats_key(packer, "topic");
+                stats_text(packer, topic->name, topic->n_name);
+                stats_number(packer, "subscribers", n);
+                stats_number(packer, "messages", topic->n_messages);
+                stats_number(packer, "bytes", topic->n_bytes);
+                stats_key(packer, "retained");
+                if (topic->retained)
+                        msgpack_pack_true(packer);
+                else
+                        msgpack_pack_false(packer);
+        }
+}
+
+/* msgpack-c reports a failed allocation by the result of the write that needed it; a buffer that
+ * remembers is simpler than a check at every number. */
+struct stats_buffer {
+        msgpack_sbuffer bytes;
+        bool has_failed;
+};
+
+static int stats_write(void *data, const char *bytes, size_t n_bytes)
+{
+        struct stats_buffer *buffer = data;
+
+        if (msgpack_sbuffer_write(&buffer->bytes, bytes, n_bytes) != 0)
+                buffer->has_failed = true;
+        return buffer->has_failed ? -1 : 0;
+}
+
+int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        struct stats_buffer buffer = {0};
+        msgpack_packer packer;
+
+        msgpack_sbuffer_init(&buffer.bytes);
+        msgpack_packer_init(&packer, &buffer, stats_write);
+        msgpack_pack_map(&packer, STATS_PARTS_N);
+        stats_server(&packer, server);
+        stats_counters(&packer, &server->counters);
+        stats_clients(&packer, server);
+        stats_subscriptions(&packer, server);
+        stats_topics(&packer, server);
+
+        if (buffer.has_failed) {
+                msgpack_sbuffer_destroy(&buffer.bytes);
+                return nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
+        }
+        for (size_t i = 0; i <= buffer.bytes.size; i += ND_CONTROL_BODY_BYTES_MAX) {
+                size_t n = nd_min_u64(buffer.bytes.size - i, ND_CONTROL_BODY_BYTES_MAX);
+                struct nd_prelude prelude = {.kind = ND_KIND_STATS_REPLY, .sequence = sequence};
+
+                nd_outbox_control(&connection->outbox, &prelude, NULL, buffer.bytes.data + i, n);
+        }
+        if (buffer.bytes.size % ND_CONTROL_BODY_BYTES_MAX != 0) {
+                struct nd_prelude last = {.kind = ND_KIND_STATS_REPLY, .sequence = sequence};
+
+                nd_outbox_control(&connection->outbox, &last, NULL, NULL, 0);
+        }
+        msgpack_sbuffer_destroy(&buffer.bytes);
+        return 0;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Subscription: a pattern of one connection, its queue, its window, and what it is being sent
+ */
+
+#include "daemon/queue.h"
+
+struct nd_connection;
+
+struct nd_subscription {
+        struct nd_target target;
+        RB_ENTRY(nd_subscription) in_connection;
+        struct nd_list in_ready; /* nd_outbox.ready: it may have something to send */
+        struct nd_connection *connection;
+        struct nd_queue queue;
+        uint32_t id;
+        struct nd_list old;      /* entries of retained values that go first */
+        struct nd_list arriving; /* entries whose message still arrives, not begun */
+        struct nd_entry *cut;    /* begun while its message arrived, not yet sent whole */
+        struct nd_entry *stream; /* begun from the queue, not yet sent whole */
+        bool is_cut_next;        /* the two take turns */
+        bool is_on_demand;       /* policy latest: a message only when asked for */
+        int64_t messages_left;   /* of the window; below 0 when a cut-through completed late */
+        int64_t bytes_left;
+        uint64_t messages_out; /* begun and not yet granted back */
+        uint64_t bytes_out;
+        uint64_t window_messages;
+        uint64_t window_bytes;
+        uint64_t full_since_ns; /* policy block: full and without CREDIT since; 0: not */
+        uint64_t charged_bytes;
+        size_t n_pattern;
+        char pattern[];
+};
+
+/* One packet of a subscription, taken to be sent. Undone if the socket took no byte of it. */
+struct nd_piece {
+        enum nd_kind kind; /* MESSAGE, CHUNK, GAP */
+
+        enum nd_piece_origin {
+                ND_PIECE_FROM_QUEUE,
+                ND_PIECE_FROM_OLD,
+                ND_PIECE_FROM_ARRIVING,
+                ND_PIECE_CONTINUES, /* the stream or the cut-through under way */
+        } origin;
+        struct nd_subscription *subscription;
+        struct nd_entry *entry; /* NULL for a GAP behind the last entry */
+        uint64_t from;          /* body bytes in this packet */
+        uint64_t to;
+        uint64_t gap;
+        bool is_last; /* the entry ends with this packet */
+        bool is_cut;
+};
+
+/**
+ * nd_subscription_new() - subscribe
+ * @ask:  checked; what the daemon's limits lower has been lowered
+ *
+ * Return: 0; NDBUS_ENOMEM, NDBUS_ENO_SPACE
+ */
+int nd_subscription_new(struct nd_connection *connection,
+                        uint32_t id,
+                        const struct nd_subscribe *ask,
+                        struct nd_subscription **ret);
+
+/**
+ * nd_subscription_end() - unsubscribe, by whoever's wish, and free it
+ * @fault:     why; NULL: the client asked
+ * @sequence:  the request that is answered; 0: none
+ *
+ * What waits counts as dropped and is told with UNSUBSCRIBED; streams that were begun are RESET.
+ */
+void nd_subscription_end(struct nd_subscription *subscription,
+                         const struct nd_fault *fault,
+                         uint64_t sequence);
+
+/* Frees it without a word: the connection is gone. */
+void nd_subscription_free(struct nd_subscription *subscription);
+
+struct nd_subscription *nd_subscription_from_target(struct nd_target *target);
+
+/* A complete message arrives; the policy decides. May end the subscription (disconnect). */
+void nd_subscription_deliver(struct nd_subscription *subscription, struct nd_message *message);
+
+/* A message whose body still arrives: it may be passed on at once. false: no memory */
+bool nd_subscription_announce(struct nd_subscription *subscription, struct nd_message *message);
+
+/* More of it may be passed on. */
+void nd_entry_advanced(struct nd_entry *entry);
+/* Its last byte has come. May end the subscription, which frees the entry. */
+void nd_entry_completed(struct nd_entry *entry);
+/* It ended before its last byte: it never existed. */
+void nd_entry_aborted(struct nd_entry *entry);
+/* Memory is short: take it back, wherever it is. */
+void nd_entry_taken_back(struct nd_entry *entry);
+
+/* The retained value of a topic, for a new subscription. */
+void nd_subscription_deliver_old(struct nd_subscription *subscription, struct nd_message *message);
+
+/* CREDIT. Return: 0, NDBUS_ECREDIT */
+int nd_subscription_grant(struct nd_subscription *subscription,
+                          uint64_t n_messages,
+                          uint64_t n_bytes,
+                          struct nd_fault *fault);
+
+/* Takes the next packet, if there is one that the window allows. */
+bool nd_subscription_take(struct nd_subscription *subscription, struct nd_piece *ret);
+/* Nothing of it was sent. Pieces are undone in the reverse order of taking. */
+void nd_piece_undo(struct nd_piece *piece);
+/* Its first byte is in the socket. */
+void nd_piece_begun(const struct nd_piece *piece);
+/* Its last byte is in the socket; the entry may be gone afterwards. */
+void nd_entry_sent(struct nd_entry *entry, uint64_t to, bool is_last);
+/* Fills the prelude of this packet. */
+void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret);
+
+/* It may have something to send. */
+void nd_subscription_wake(struct nd_subscription *subscription);
+
+/* Policy block: end it if it was full without CREDIT for the time allowed. Returns true if ended. */
+bool nd_subscription_check_slow(struct nd_subscription *subscription, uint64_t now_ns);
