@@ -309,13 +309,13 @@ Test(layout, orders)
                 struct ndbus_array a =
                         make("float32", rows[i].ndim, rows[i].shape, rows[i].strides);
                 uint64_t elements = 1;
+                int64_t strides[3];
 
                 for (int32_t k = 0; k < rows[i].ndim; ++k)
                         elements *= (uint64_t)rows[i].shape[k];
                 if (rows[i].order == ND_ORDER_DENSE) {
                         /* on the wire no stride is negative: the header has 0 there */
                         struct nd_plan p;
-                        int64_t strides[3];
 
                         cr_assert_eq(plan(&a, &p), 0);
                         for (int32_t k = 0; k < rows[i].ndim; ++k)
