@@ -46,7 +46,7 @@ void nd_pattern_fill(void *bytes, uint64_t offset, size_t n)
         }
 }
 
-size_t nd_pattern_check(const void *bytes, uint64_t offset, size_t n)
+size_t nd_pattern_compare(const void *bytes, uint64_t offset, size_t n)
 {
         const uint8_t *from = bytes;
 

@@ -42,13 +42,13 @@ Test(pattern, check_finds_the_first_difference_at_any_offset)
         for (uint64_t offset = 0; offset < 600; offset += 37) {
                 nd_pattern_fill(bytes, offset, sizeof(bytes));
                 cr_expect_eq(bytes[3], (uint8_t)(31 * (offset + 3) + 7));
-                cr_expect_eq(nd_pattern_check(bytes, offset, sizeof(bytes)), sizeof(bytes));
-                cr_expect_eq(nd_pattern_check(bytes, offset + 1, sizeof(bytes)), 0);
+                cr_expect_eq(nd_pattern_compare(bytes, offset, sizeof(bytes)), sizeof(bytes));
+                cr_expect_eq(nd_pattern_compare(bytes, offset + 1, sizeof(bytes)), 0);
                 for (size_t at = 0; at < sizeof(bytes); at += 33333) {
                         bytes[at] ^= 1;
-                        cr_expect_eq(nd_pattern_check(bytes, offset, sizeof(bytes)), at);
+                        cr_expect_eq(nd_pattern_compare(bytes, offset, sizeof(bytes)), at);
                         bytes[at] ^= 1;
                 }
         }
-        cr_expect_eq(nd_pattern_check(bytes, 5, 0), 0);
+        cr_expect_eq(nd_pattern_compare(bytes, 5, 0), 0);
 }

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Control packets
+ *
+ * What the daemon says, other than bodies. A packet that cannot be right ends the connection; one
+ * that comes too late, an answer to a request that was given up or a word about a subscription
+ * that has gone, is passed over.
+ */
+
+#include <string.h>
+#include "client/bus.h"
+#include "client/outgoing.h"
+#include "protocol/byteorder.h"
+
+/* What STATS_REPLY packets may add up to. */
+#define STATS_BYTES_MAX ((size_t)64 << 20)
+
+static void copy_text(char *out, size_t n_out, struct nd_string text)
+{
+        size_t n = text.n < n_out - 1 ? text.n : n_out - 1;
+
+        for (size_t i = 0; i < n; ++i)
+                out[i] = text.at[i] >= ' ' && text.at[i] <= '~' ? text.at[i] : '?';
+        out[n] = '\0';
+}
+
+/* The daemon's words as a fault; numbers outside the table become EPROTOCOL. */
+static void fault_from_error(const struct nd_error_header *error, struct nd_fault *fault)
+{
+        *fault = (struct nd_fault){
+                .code = error->code > 0 && error->code < 1000 ? -(int)error->code : NDBUS_EPROTOCOL,
+                .has_numbers = error->has_numbers,
+                .value = error->value,
+                .limit = error->limit,
+        };
+        if (error->field.at)
+                copy_text(fault->field, sizeof(fault->field), error->field);
+        if (error->text.at)
+                copy_text(fault->text, sizeof(fault->text), error->text);
+}
+
+/* About a message: the one that is being sent hears it, others are kept for the next flush. */
+static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd_fault *fault)
+{
+        if (bus->outgoing && bus->outgoing->number == number && bus->outgoing->has_begun &&
+            !bus->outgoing->is_done) {
+                bus->outgoing->refusal = *fault;
+                return;
+        }
+        if (bus->reports.n++ == 0)
+                bus->reports.first = *fault;
+        nd_credit_routed(&bus->credit, number);
+}
+
+static int
+dispatch_error(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *ret_fault)
+{
+        struct nd_error_header error;
+        struct nd_fault fault;
+        struct nd_request *request;
+        int r;
+
+        r = nd_error_header_unpack(packet->header, packet->prelude.header_bytes, &error, ret_fault);
+        if (r)
+                return r;
+        fault_from_error(&error, &fault);
+        if (bus->connection.state != ND_STATE_READY) {
+                nd_connection_lose(bus, &fault);
+                return 0;
+        }
+        if (error.of == ND_KIND_PUBLISH) {
+                error_of_publish(bus, packet->prelude.sequence, &fault);
+        } else if (error.of) {
+                request = nd_request_find(bus, error.of, packet->prelude.sequence);
+                if (request) {
+                        request->code = fault.code;
+                        request->fault = fault;
+                        nd_request_answer(bus, error.of, packet->prelude.sequence);
+                }
+        }
+        if (error.closes)
+                nd_connection_lose(bus, &fault);
+        return 0;
+}
+
+static int
+dispatch_credit(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        const struct nd_prelude *p = &packet->prelude;
+        uint64_t bytes;
+
+        if (p->subscription != 0 || p->body_bytes != 16)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "CREDIT",
+                                    "for subscription %u with %llu bytes", p->subscription,
+                                    (unsigned long long)p->body_bytes);
+        bytes = nd_load_le64(packet->body + 8);
+        if (bytes > ND_BODY_BYTES_MAX || bus->credit.bytes > ND_BODY_BYTES_MAX)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "CREDIT", "of %llu bytes is absurd",
+                                    (unsigned long long)bytes);
+        nd_credit_granted(&bus->credit, bytes, p->place);
+        return 0;
+}
+
+static int dispatch_pong(struct ndbus *bus, const struct nd_packet *packet)
+{
+        nd_credit_routed(&bus->credit, packet->prelude.place);
+        nd_request_answer(bus, ND_KIND_PING, packet->prelude.sequence);
+        return 0;
+}
+
+static int dispatch_gap(struct ndbus *bus, const struct nd_packet *packet)
+{
+        struct ndbus_subscription *sub = nd_subscription_find(bus, packet->prelude.subscription);
+
+        if (sub && !sub->is_ended)
+                nd_subscription_add_dropped(sub, packet->prelude.place);
+        return 0;
+}
+
+static int
+dispatch_subscribed(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        struct ndbus_subscription *sub = nd_subscription_find(bus, packet->prelude.subscription);
+        struct nd_subscribed subscribed;
+        int r;
+
+        r = nd_subscribed_unpack(packet->header, packet->prelude.header_bytes, &subscribed, fault);
+        if (r)
+                return r;
+        if (sub && !sub->request.is_done && sub->request.sequence == packet->prelude.sequence)
+                nd_subscription_confirm(bus, sub);
+        nd_request_answer(bus, ND_KIND_SUBSCRIBE, packet->prelude.sequence);
+        return 0;
+}
+
+static int
+dispatch_unsubscribed(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        struct ndbus_subscription *sub = nd_subscription_find(bus, packet->prelude.subscription);
+        struct nd_unsubscribed ended;
+        struct nd_fault why;
+        int r;
+
+        r = nd_unsubscribed_unpack(packet->header, packet->prelude.header_bytes, &ended, fault);
+        if (r)
+                return r;
+        if (packet->prelude.sequence)
+                nd_request_answer(bus, ND_KIND_UNSUBSCRIBE, packet->prelude.sequence);
+        if (!sub || sub->is_ended)
+                return 0;
+        fault_from_error(&(struct nd_error_header){.code = ended.code,
+                                                   .text = ended.text,
+                                                   .has_numbers = ended.has_numbers,
+                                                   .value = ended.value,
+                                                   .limit = ended.limit},
+                         &why);
+        nd_subscription_ended(sub, ended.code ? why.code : NDBUS_EENDED, &why,
+                              packet->prelude.place);
+        return 0;
+}
+
+static int dispatch_topic(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        struct nd_topic_header header;
+        int r;
+
+        r = nd_topic_header_unpack(packet->header, packet->prelude.header_bytes, true, &header,
+                                   fault);
+        if (r)
+                return r;
+        if (nd_watch_heard(bus, &header))
+                return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
+        if (packet->prelude.sequence)
+                nd_request_answer(bus, ND_KIND_TOPIC, packet->prelude.sequence);
+        return 0;
+}
+
+static int dispatch_stats(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        struct nd_request *request = nd_request_find(bus, ND_KIND_STATS, packet->prelude.sequence);
+        size_t n = (size_t)packet->prelude.body_bytes;
+        uint8_t *data;
+
+        if (n == 0)
+                nd_request_answer(bus, ND_KIND_STATS, packet->prelude.sequence);
+        if (n == 0 || !request)
+                return 0;
+        if (n > STATS_BYTES_MAX - request->n_data)
+                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "STATS_REPLY",
+                                          request->n_data + n, STATS_BYTES_MAX, "bytes");
+        data = realloc(request->data, request->n_data + n);
+        if (!data)
+                return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
+        memcpy(data + request->n_data, packet->body, n);
+        request->data = data;
+        request->n_data += n;
+        return 0;
+}
+
+static int
+dispatch_goodbye(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        struct nd_goodbye goodbye;
+        int r;
+
+        r = nd_goodbye_unpack(packet->header, packet->prelude.header_bytes, &goodbye, fault);
+        if (r)
+                return r;
+        bus->connection.is_stopping = true;
+        return 0;
+}
+
+int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
+{
+        uint8_t kind = packet->prelude.kind;
+
+        if (kind == ND_KIND_ERROR)
+                return dispatch_error(bus, packet, fault);
+        if ((kind == ND_KIND_WELCOME) != (bus->connection.state == ND_STATE_WELCOME))
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "%s out of turn",
+                                    nd_kind_name(kind));
+        switch (kind) {
+        case ND_KIND_WELCOME:
+                nd_connection_take_welcome(bus, packet);
+                return 0;
+        case ND_KIND_CREDIT:
+                return dispatch_credit(bus, packet, fault);
+        case ND_KIND_PONG:
+                return dispatch_pong(bus, packet);
+        case ND_KIND_GAP:
+                return dispatch_gap(bus, packet);
+        case ND_KIND_SUBSCRIBED:
+                return dispatch_subscribed(bus, packet, fault);
+        case ND_KIND_UNSUBSCRIBED:
+                return dispatch_unsubscribed(bus, packet, fault);
+        case ND_KIND_TOPIC:
+                return dispatch_topic(bus, packet, fault);
+        case ND_KIND_STATS_REPLY:
+                return dispatch_stats(bus, packet, fault);
+        case ND_KIND_GOODBYE:
+                return dispatch_goodbye(bus, packet, fault);
+        default:
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "%s is not for a client",
+                                    nd_kind_name(kind));
+        }
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Outgoing: one message on its way to the socket
+ */
+
+#include "client/body.h"
+#include "client/bus.h"
+
+struct nd_outgoing {
+        /* what is sent; set by the caller, borrowed */
+        const void *header;
+        size_t n_header;
+        const void *meta;
+        size_t n_meta;
+        struct nd_body *body;
+        uint16_t flags;
+
+        /* how far it is */
+        uint64_t number;     /* n-th PUBLISH of the connection */
+        uint64_t generation; /* of the connection */
+        uint64_t time_ns;
+        uint32_t stream;   /* 0: the body is in the PUBLISH packet */
+        bool has_begun;    /* leave was given: number and credit are taken */
+        bool is_done;      /* all of it is in the kernel, or in the output */
+        bool is_in_packet; /* a packet is begun: */
+        bool is_lead_left; /*   the bytes before its body are not all sent */
+        size_t lead_sent;
+        uint64_t position;       /* of the body: sent */
+        uint64_t packet_end;     /* of the body: where the packet at hand ends */
+        uint64_t packet_bytes;   /* of the body, in a CHUNK at hand */
+        uint64_t credit_taken;   /* when it began */
+        struct nd_fault refusal; /* the daemon's, while it was being sent; code 0: none */
+};
+
+enum nd_outgoing_result {
+        ND_OUTGOING_DONE,
+        ND_OUTGOING_NEEDS_SOCKET, /* it is full */
+        ND_OUTGOING_NEEDS_CREDIT,
+        ND_OUTGOING_LOST, /* the connection */
+};
+
+/* Bytes of a message sent whole in one packet. */
+static inline uint64_t nd_outgoing_bytes(const struct nd_outgoing *out)
+{
+        return ND_PRELUDE_BYTES + out->n_header + out->n_meta + out->body->bytes;
+}
+
+/* Is there leave to begin? */
+bool nd_outgoing_may_begin(const struct ndbus *bus, const struct nd_outgoing *out);
+
+/* Takes number, stream and credit. Leave must have been given. */
+void nd_outgoing_begin(struct ndbus *bus, struct nd_outgoing *out);
+
+/* Begins a message and puts all of it into the output: for small ones that are sent whole. 0 or
+ * NDBUS_ENOMEM, then it has not begun. */
+int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out);
+
+/* Sends as much as goes without waiting; @ret_moved: at least one byte left. */
+enum nd_outgoing_result
+nd_outgoing_step(struct ndbus *bus, struct nd_outgoing *out, bool *ret_moved);
+
+/**
+ * nd_outgoing_give_up() - end a message that cannot go on
+ *
+ * What was begun of a packet is kept and sent later. If that is the end of the message, it counts
+ * as sent; else a RESET follows.
+ *
+ * Return: 1 it is complete; 0 it was taken back; NDBUS_ENOMEM the connection had to be closed
+ */
+int nd_outgoing_give_up(struct ndbus *bus, struct nd_outgoing *out);

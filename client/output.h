@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Output: bytes that wait for the socket, in the order in which they leave
+ */
+
+#include "protocol/prelude.h"
+
+struct nd_output {
+        uint8_t *data;
+        size_t start;
+        size_t end;
+        size_t n_max;
+};
+
+static inline size_t nd_output_bytes(const struct nd_output *output)
+{
+        return output->end - output->start;
+}
+
+static inline const uint8_t *nd_output_at(const struct nd_output *output)
+{
+        return output->data + output->start;
+}
+
+/* Room for @n more bytes behind the others; nd_output_commit() says how many were written. NULL
+ * without memory. */
+uint8_t *nd_output_reserve(struct nd_output *output, size_t n);
+
+static inline void nd_output_commit(struct nd_output *output, size_t n)
+{
+        output->end += n;
+}
+
+/* The first @n bytes have left. */
+static inline void nd_output_consume(struct nd_output *output, size_t n)
+{
+        output->start += n;
+        if (output->start == output->end)
+                output->start = output->end = 0;
+}
+
+/* A control packet; header_bytes and body_bytes are set here. 0 or NDBUS_ENOMEM. */
+int nd_output_packet(struct nd_output *output,
+                     const struct nd_prelude *prelude,
+                     const void *header,
+                     size_t n_header,
+                     const void *body,
+                     size_t n_body);
+
+/* Forgets everything and gives back what is more than a small buffer. */
+void nd_output_reset(struct nd_output *output);
+void nd_output_deinit(struct nd_output *output);

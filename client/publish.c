@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Publishing
+ *
+ * Checks that need no daemon come first, then those against its limits, then the wait for leave:
+ * a connection, no pause of the topic, credit, an output that is not stuck. Before leave nothing
+ * of the message has left and nothing is lost but time; after it the message is sent to its end.
+ *
+ * Small messages are written into the output and leave with one call, together if the caller says
+ * that more follow. Large ones are sent from where they lie.
+ *
+ * The socket is read when half the window is used, and then after every further eighth, not before
+ * every message: a read that finds nothing would cost as much as a third of a send.
+ */
+
+#include <string.h>
+#include "client/bus.h"
+#include "client/detail.h"
+#include "client/export.h"
+#include "client/offline.h"
+#include "client/outgoing.h"
+#include "protocol/scan.h"
+
+/* Messages up to so many bytes on the wire are copied rather than described to the kernel. */
+#define COPY_BYTES_MAX ((uint64_t)8 << 10)
+
+/* With `more`, so much may wait before it is sent all the same. */
+#define MORE_BYTES_MAX ((size_t)64 << 10)
+
+/* ------------------------------------------------------------------------------- credit */
+
+void nd_credit_start(struct nd_credit *credit, uint64_t grant_bytes)
+{
+        *credit = (struct nd_credit){
+                .bytes = grant_bytes,
+                .window_bytes = grant_bytes,
+                .read_at = grant_bytes / 2,
+                .sent_ns = nd_clock_coarse_ns(),
+        };
+}
+
+void nd_credit_routed(struct nd_credit *credit, uint64_t place)
+{
+        if (place > credit->n_routed && place <= credit->n_published)
+                credit->n_routed = place;
+}
+
+void nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place)
+{
+        credit->bytes += bytes;
+        credit->window_bytes = nd_max_u64(credit->window_bytes, credit->bytes);
+        credit->read_at = credit->window_bytes / 2;
+        nd_credit_routed(credit, place);
+}
+
+/* After a second without a PUBLISH the daemon takes back what is more than the first window. */
+static void credit_lapse(struct nd_credit *credit)
+{
+        if (nd_clock_coarse_ns() - credit->sent_ns < ND_PUBLISH_WINDOW_IDLE_MS * ND_NS_PER_MS)
+                return;
+        credit->bytes = nd_min_u64(credit->bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
+        credit->window_bytes = nd_min_u64(credit->window_bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
+        credit->read_at = credit->window_bytes / 2;
+        credit->sent_ns = nd_clock_coarse_ns();
+}
+
+/* Reads if so much was sent since the last time that something may have come. */
+static void credit_read(struct ndbus *bus)
+{
+        struct nd_credit *credit = &bus->credit;
+        uint64_t step = credit->window_bytes / 8;
+
+        if (credit->bytes > credit->read_at)
+                return;
+        credit->read_at = credit->bytes > step ? credit->bytes - step : 0;
+        nd_input_read(bus);
+}
+
+/* ------------------------------------------------------------------------------- checks */
+
+static int options_check(const struct ndbus_publish_options *o)
+{
+        struct nd_fault fault = {0};
+
+        if (o->size < sizeof(*o))
+                return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu", o->size,
+                                      sizeof(*o));
+        if (o->n_meta == 0)
+                return 0;
+        if (!o->meta)
+                return nd_detail_say(NDBUS_EINVAL, "options.meta: is NULL, but n_meta is not 0");
+        if (o->n_meta > ND_META_BYTES_MAX)
+                return nd_detail_fail(NDBUS_ETOO_BIG, "meta: has %zu bytes, the limit is %u",
+                                      o->n_meta, ND_META_BYTES_MAX);
+        if (nd_scan(o->meta, o->n_meta, ND_SCAN_META, "meta", &fault))
+                return nd_detail_fault(&fault);
+        return 0;
+}
+
+int nd_publish_check_limits(const struct ndbus *bus, const struct nd_publish_sizes *sizes)
+{
+        const struct nd_welcome *limits = &bus->connection.limits;
+
+        if (sizes->body_bytes > limits->message_bytes_max)
+                return nd_detail_fail(NDBUS_ETOO_BIG,
+                                      "body: has %llu bytes, the daemon's limit is %llu",
+                                      (unsigned long long)sizes->body_bytes,
+                                      (unsigned long long)limits->message_bytes_max);
+        if (sizes->n_header > limits->header_bytes_max)
+                return nd_detail_fail(
+                        NDBUS_ETOO_BIG, "header: has %zu bytes, the daemon's limit is %llu",
+                        sizes->n_header, (unsigned long long)limits->header_bytes_max);
+        if (sizes->n_meta > limits->meta_bytes_max)
+                return nd_detail_fail(NDBUS_ETOO_BIG,
+                                      "meta: has %zu bytes, the daemon's limit is %llu",
+                                      sizes->n_meta, (unsigned long long)limits->meta_bytes_max);
+        if ((uint64_t)sizes->ndim_max > limits->dims_max)
+                return nd_detail_fail(NDBUS_ESHAPE,
+                                      "shape: has %d dimensions, the daemon's limit is %llu",
+                                      sizes->ndim_max, (unsigned long long)limits->dims_max);
+        return 0;
+}
+
+/* ---------------------------------------------------------------------------- the message */
+
+static bool topic_is_paused(struct ndbus *bus, const char *topic, size_t n_topic)
+{
+        const struct nd_watch *w;
+
+        if (bus->watches.n_paused == 0)
+                return false;
+        w = nd_watch_find(bus, topic, n_topic);
+        return w && w->is_paused;
+}
+
+/* Is the output stuck? What is in it is tried first. */
+static bool output_is_free(struct ndbus *bus, uint64_t bytes)
+{
+        size_t n = nd_output_bytes(&bus->output);
+
+        if (n == 0 || n + bytes <= MORE_BYTES_MAX)
+                return true;
+        return nd_connection_send(bus) == 1;
+}
+
+/* Waits for leave to begin: 0, or why there is none. */
+static int wait_for_leave(struct ndbus *bus,
+                          const struct nd_outgoing *out,
+                          const char *topic,
+                          size_t n_topic,
+                          int timeout_ms)
+{
+        uint64_t deadline_ns = 0;
+        bool has_deadline = false;
+        const char *why;
+        int r;
+
+        for (;;) {
+                if (!nd_bus_is_ready(bus))
+                        return nd_connection_fail_down(bus);
+                if (topic_is_paused(bus, topic, n_topic))
+                        why = "a full subscription of policy block has paused the topic";
+                else if (bus->offline.n > 0)
+                        why = "messages that were kept while offline are still being sent";
+                else if (!nd_outgoing_may_begin(bus, out))
+                        why = "the daemon has not granted the bytes";
+                else if (!output_is_free(bus, nd_outgoing_bytes(out)))
+                        why = "the socket takes nothing";
+                else if (nd_bus_is_ready(bus))
+                        return 0;
+                else
+                        continue;
+
+                if (!has_deadline)
+                        deadline_ns = nd_deadline_in_ms(timeout_ms);
+                has_deadline = true;
+                r = nd_bus_turn(bus, deadline_ns, false);
+                if (r == 0)
+                        return nd_detail_say(NDBUS_EWOULDBLOCK, why);
+                if (r < 0)
+                        return r;
+        }
+}
+
+/* Sends a message that has begun, to its end if bytes move. */
+static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
+{
+        uint64_t stall_ns = (uint64_t)bus->options.stall_ms * ND_NS_PER_MS;
+        uint64_t deadline_ns = ND_NEVER;
+        enum nd_outgoing_result result;
+        bool has_moved;
+        int r;
+
+        for (;;) {
+                has_moved = false;
+                result = nd_outgoing_step(bus, out, &has_moved);
+                if (result == ND_OUTGOING_DONE)
+                        return 0;
+                if (result == ND_OUTGOING_LOST)
+                        return nd_connection_fail_down(bus);
+                if (out->refusal.code) {
+                        r = nd_outgoing_give_up(bus, out);
+                        nd_credit_routed(&bus->credit, out->number);
+                        return r < 0 ? r : nd_detail_fault(&out->refusal);
+                }
+                if (has_moved || deadline_ns == ND_NEVER)
+                        deadline_ns = nd_clock_ns() + stall_ns;
+                r = nd_bus_turn(bus, deadline_ns, result == ND_OUTGOING_NEEDS_SOCKET);
+                if (r > 0)
+                        continue;
+                if (bus->connection.generation != out->generation ||
+                    bus->connection.state != ND_STATE_READY)
+                        return nd_connection_fail_down(bus);
+                if (nd_outgoing_give_up(bus, out) == 1)
+                        return 0;
+                if (r == 0)
+                        return nd_detail_fail(
+                                NDBUS_ETIMEDOUT,
+                                "the message moved no byte for %d ms and was given up",
+                                bus->options.stall_ms);
+                return r;
+        }
+}
+
+/* Small messages: into the output, and out unless more follow. A caller that may wait does so until
+ * they are out, as long as bytes move. */
+static int
+send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publish_options *o)
+{
+        uint64_t deadline_ns;
+        size_t n_before;
+        int r;
+
+        if (nd_outgoing_put(bus, out))
+                return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        if (o->more && nd_output_bytes(&bus->output) < MORE_BYTES_MAX)
+                return 0;
+        while (!nd_connection_send(bus)) {
+                if (bus->connection.state != ND_STATE_READY)
+                        return nd_connection_fail_down(bus);
+                if (o->timeout_ms == 0)
+                        return 0;
+                n_before = nd_output_bytes(&bus->output);
+                deadline_ns = nd_clock_ns() + (uint64_t)bus->options.stall_ms * ND_NS_PER_MS;
+                do
+                        r = nd_bus_turn(bus, deadline_ns, false);
+                while (r > 0 && nd_output_bytes(&bus->output) == n_before);
+                if (r <= 0)
+                        return 0; /* it is in the buffer in full */
+        }
+        return 0;
+}
+
+static int publish_online(struct ndbus *bus,
+                          struct nd_outgoing *out,
+                          const struct nd_encoded *encoded,
+                          const char *topic,
+                          const struct ndbus_publish_options *o)
+{
+        const struct nd_publish_sizes sizes = {
+                .body_bytes = encoded->body_bytes,
+                .n_header = encoded->n_header,
+                .n_meta = o->n_meta,
+                .ndim_max = encoded->ndim_max,
+        };
+        int r;
+
+        r = nd_publish_check_limits(bus, &sizes);
+        if (r)
+                return r;
+        credit_lapse(&bus->credit);
+        r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
+        if (r)
+                return r;
+        if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX &&
+            nd_outgoing_bytes(out) <= bus->credit.bytes) {
+                r = send_small(bus, out, o);
+        } else {
+                bus->outgoing = out;
+                nd_outgoing_begin(bus, out);
+                r = send_to_end(bus, out);
+                bus->outgoing = NULL;
+        }
+        if (bus->connection.state == ND_STATE_READY)
+                credit_read(bus);
+        return r;
+}
+
+/* Whether anybody wants it: 1, 0, or an error. */
+static int is_wanted(struct ndbus *bus, const char *topic, int timeout_ms)
+{
+        struct nd_watch *w;
+        int r;
+
+        r = nd_watch_wait(bus, topic, nd_deadline_in_ms(timeout_ms), &w);
+        if (r)
+                return r == NDBUS_ETIMEDOUT ? NDBUS_EWOULDBLOCK : r;
+        return w->n_subscribers > 0;
+}
+
+static int publish(struct ndbus *bus,
+                   const struct nd_encode_input *input,
+                   const struct ndbus_publish_options *o)
+{
+        const struct nd_encoded *encoded;
+        struct nd_fault fault = {0};
+        struct nd_outgoing out;
+        struct nd_body body;
+        int r;
+
+        r = options_check(o);
+        if (r)
+                return r;
+        if (nd_encode(&bus->encoder, input, &encoded, &fault))
+                return nd_detail_fault(&fault);
+        if (nd_body_init(&body, &bus->body_store, input->arrays, encoded->plans, input->n_arrays,
+                         encoded->body_bytes))
+                return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        out = (struct nd_outgoing){
+                .header = encoded->header,
+                .n_header = encoded->n_header,
+                .meta = o->meta,
+                .n_meta = o->n_meta,
+                .body = &body,
+                .flags = o->retain ? ND_FLAG_RETAINED : 0,
+        };
+
+        if (!nd_bus_is_ready(bus))
+                nd_bus_move(bus);
+        if (bus->options.offline_messages > 0 && (!nd_bus_is_ready(bus) || bus->offline.n > 0))
+                return nd_offline_publish(bus, &out, encoded->ndim_max, o->timeout_ms);
+        if (!nd_bus_is_ready(bus))
+                return nd_connection_fail_down(bus);
+        if (o->if_wanted) {
+                r = is_wanted(bus, input->topic, o->timeout_ms);
+                if (r <= 0)
+                        return r;
+        }
+        return publish_online(bus, &out, encoded, input->topic, o);
+}
+
+ND_PUBLIC int ndbus_publish(struct ndbus *bus,
+                            const char *topic,
+                            const struct ndbus_array *arrays,
+                            size_t n_arrays,
+                            const struct ndbus_publish_options *options)
+{
+        static const struct ndbus_publish_options defaults = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct nd_encode_input input = {.topic = topic, .arrays = arrays, .n_arrays = n_arrays};
+        int r = nd_bus_enter(bus);
+
+        if (r)
+                return r;
+        if (!topic)
+                return nd_detail_say(NDBUS_EINVAL, "topic: is NULL");
+        if (!arrays && n_arrays > 0)
+                return nd_detail_say(NDBUS_EINVAL, "arrays: is NULL, but n_arrays is not 0");
+        options = options ? options : &defaults;
+        input.reply = options->reply;
+        input.encoding = options->encoding;
+        return nd_bus_leave(bus, publish(bus, &input, options));
+}

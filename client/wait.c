@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Waiting
+ *
+ * Every wait in the library is this one. It serves both directions: a publisher that waits for
+ * credit takes in messages, a subscriber that waits for messages finishes what was half sent; so
+ * two ends that both wait for room can always go on. While it waits it also asks whether the
+ * daemon lives, grants what was taken, and makes a lost connection anew.
+ *
+ * Reading is tried before poll() is asked: when messages flow, they are there, and that saves a
+ * system call for each.
+ */
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include "client/bus.h"
+#include "client/detail.h"
+
+int nd_bus_move(struct ndbus *bus)
+{
+        struct nd_connection *c = &bus->connection;
+        uint64_t generation = c->generation;
+        enum nd_state state = c->state;
+        size_t n_offline = bus->offline.n;
+        int r = 0;
+
+        nd_connection_advance(bus);
+        if (c->state >= ND_STATE_WELCOME) {
+                nd_connection_send(bus);
+                if (c->state >= ND_STATE_WELCOME)
+                        r = nd_input_read(bus);
+        }
+        if (c->state == ND_STATE_READY && bus->offline.n > 0)
+                nd_offline_step(bus);
+        return r || c->generation != generation || c->state != state || bus->offline.n != n_offline;
+}
+
+/* Pings when it is time, and gives a daemon up that did not answer one. */
+static void wait_check_life(struct ndbus *bus, uint64_t now)
+{
+        struct nd_connection *c = &bus->connection;
+        uint64_t ping_ns = (uint64_t)bus->options.ping_ms * ND_NS_PER_MS;
+        uint64_t timeout_ns = (uint64_t)bus->options.ping_timeout_ms * ND_NS_PER_MS;
+
+        if (c->state != ND_STATE_READY || bus->options.ping_ms == 0)
+                return;
+        if (c->ping_ns == 0) {
+                if (now < c->heard_ns + ping_ns)
+                        return;
+                c->ping_sequence = ++c->n_requests;
+                c->ping_ns = now;
+                if (nd_output_packet(&bus->output,
+                                     &(struct nd_prelude){.kind = ND_KIND_PING,
+                                                          .sequence = c->ping_sequence},
+                                     NULL, 0, NULL, 0) == 0)
+                        nd_connection_send(bus);
+        } else if (now >= c->ping_ns + timeout_ns) {
+                nd_connection_lose_text(bus, NDBUS_EDEAD,
+                                        "%s: the daemon has not answered for %d ms", c->url_text,
+                                        bus->options.ping_timeout_ms);
+        }
+}
+
+uint64_t nd_bus_next_ns(const struct ndbus *bus)
+{
+        const struct nd_connection *c = &bus->connection;
+        uint64_t next = bus->subscriptions.grant_ns;
+
+        if (c->state == ND_STATE_READY && bus->options.ping_ms > 0)
+                next = nd_min_u64(
+                        next,
+                        c->ping_ns
+                                ? c->ping_ns + (uint64_t)bus->options.ping_timeout_ms * ND_NS_PER_MS
+                                : c->heard_ns + (uint64_t)bus->options.ping_ms * ND_NS_PER_MS);
+        if (c->state == ND_STATE_DOWN && !c->is_closing)
+                next = nd_min_u64(next, c->retry_ns);
+        return nd_min_u64(next, c->attempt_ns);
+}
+
+short nd_bus_events(const struct ndbus *bus, bool want_send)
+{
+        want_send = want_send || bus->offline.needs_socket || nd_output_bytes(&bus->output) > 0;
+
+        switch (bus->connection.state) {
+        case ND_STATE_DOWN:
+                return 0;
+        case ND_STATE_CONNECTING:
+                return POLLOUT;
+        default:
+                return want_send ? POLLIN | POLLOUT : POLLIN;
+        }
+}
+
+/* Milliseconds for poll(), rounded up so that a wait does not end in a run of empty ones. */
+static int wait_ms(uint64_t now, uint64_t until)
+{
+        uint64_t ms;
+
+        if (until == ND_NEVER)
+                return -1;
+        if (until <= now)
+                return 0;
+        ms = (until - now + ND_NS_PER_MS - 1) / ND_NS_PER_MS;
+        return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
+{
+        struct pollfd p;
+        uint64_t now;
+        int r;
+
+        if (nd_bus_move(bus))
+                return 1;
+
+        now = nd_clock_ns();
+        if (now >= bus->subscriptions.grant_ns && bus->connection.state == ND_STATE_READY) {
+                nd_grant_write_all(bus);
+                nd_connection_send(bus);
+        }
+        wait_check_life(bus, now);
+        if (now >= deadline_ns)
+                return 0;
+
+        p = (struct pollfd){.fd = nd_bus_socket(bus), .events = nd_bus_events(bus, want_send)};
+        r = poll(&p, bus->connection.state == ND_STATE_DOWN ? 0 : 1,
+                 wait_ms(now, nd_min_u64(deadline_ns, nd_bus_next_ns(bus))));
+        if (r < 0 && errno == EINTR && bus->options.interrupted &&
+            bus->options.interrupted(bus->options.userdata))
+                return nd_detail_say(NDBUS_EINTERRUPTED, "interrupted");
+        if (r > 0 && p.revents & (POLLIN | POLLHUP | POLLERR) &&
+            bus->connection.state >= ND_STATE_WELCOME)
+                nd_input_read(bus);
+        return 1;
+}
+
+int nd_bus_wait_ready(struct ndbus *bus, uint64_t deadline_ns)
+{
+        int r;
+
+        while (!nd_bus_is_ready(bus)) {
+                if (bus->connection.is_closing)
+                        return nd_connection_fail_down(bus);
+                r = nd_bus_turn(bus, deadline_ns, false);
+                if (r < 0)
+                        return r;
+                if (r == 0)
+                        return nd_connection_fail_down(bus);
+        }
+        return 0;
+}
