@@ -20,6 +20,7 @@
 
 #include "daemon/publisher.h"
 #include <string.h>
+#include "daemon/pause.h"
 #include "daemon/server.h"
 #include "protocol/byteorder.h"
 
@@ -53,6 +54,7 @@ void nd_publisher_init(struct nd_publisher *publisher, struct nd_connection *con
 {
         *publisher = (struct nd_publisher){.connection = connection};
         RB_INIT(&publisher->pairs);
+        nd_list_init(&publisher->news);
         nd_list_init(&publisher->backlog);
         nd_list_init(&publisher->held);
         nd_list_init(&publisher->in_lead);
@@ -258,7 +260,7 @@ bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topi
         struct nd_pair key = {.topic = (struct nd_topic *)(uintptr_t)topic};
         const struct nd_pair *pair = RB_FIND(nd_pair_tree, &publisher->pairs, &key);
 
-        return pair && pair->is_paused;
+        return pair && !nd_list_is_empty(&pair->pauses);
 }
 
 uint64_t nd_publisher_routed(const struct nd_publisher *publisher)
@@ -370,7 +372,10 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
                 nd_fault_set(fault, NDBUS_ENOMEM, "topic", "no memory");
                 return NULL;
         }
+        pair->publisher = publisher;
         pair->topic = nd_topic_ref(topic);
+        nd_list_init(&pair->pauses);
+        nd_list_init(&pair->in_news);
         RB_INSERT(nd_pair_tree, &publisher->pairs, pair);
         ++publisher->n_pairs;
         return pair;
@@ -569,7 +574,6 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         message->is_complete = true;
         message->available_bytes = message->body_bytes;
         message->sequence = message->pair ? ++message->pair->sequence : 0;
-        message->pair = NULL;
         ++counters->messages_in;
         counters->messages_in_bytes += message->body_bytes;
         ++topic->n_messages;
@@ -577,6 +581,7 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         publisher->n_bytes += message->body_bytes;
 
         publisher_deliver(message);
+        message->pair = NULL;
         if (message->is_retained)
                 publisher_retain(publisher, message);
         publisher_hold(publisher, message);
@@ -943,6 +948,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 publisher_forget(&publisher->known[i]);
         while ((pair = RB_ROOT(&publisher->pairs))) {
                 RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
+                nd_pause_end_pair(pair);
                 nd_memory_discharge(publisher_memory(publisher),
                                     sizeof(*pair) + sizeof(*pair->topic) + pair->topic->n_name);
                 nd_topic_unref(pair->topic);

@@ -15,9 +15,12 @@ struct nd_connection;
 /* A topic that a connection publishes on: its count of messages. */
 struct nd_pair {
         RB_ENTRY(nd_pair) in_publisher;
+        struct nd_publisher *publisher;
         struct nd_topic *topic; /* reference */
         uint64_t sequence;      /* of the last message */
-        bool is_paused;         /* the client was told so */
+        struct nd_list pauses;  /* nd_pause.in_pair: block queues that are full */
+        struct nd_list in_news; /* nd_publisher.news, while the client is to be told */
+        bool is_told_paused;    /* what it was told last */
 };
 
 RB_HEAD(nd_pair_tree, nd_pair);
@@ -47,6 +50,7 @@ struct nd_publisher {
 
         struct nd_pair_tree pairs;
         size_t n_pairs;
+        struct nd_list news; /* nd_pair.in_news */
         struct nd_known known[ND_HEADER_CACHE_N];
         size_t i_known_next; /* the slot that is replaced next */
 

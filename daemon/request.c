@@ -388,8 +388,29 @@ static int request_topic(struct nd_connection *connection,
         return 0;
 }
 
+/* Topics on which the client is to stop, or may go on. */
+static void request_write_pauses(struct nd_connection *connection)
+{
+        struct nd_publisher *publisher = &connection->publisher;
+
+        while (!nd_list_is_empty(&publisher->news) && !nd_outbox_is_full(&connection->outbox)) {
+                struct nd_pair *pair = nd_list_entry(publisher->news.next, struct nd_pair, in_news);
+                bool is_paused = !nd_list_is_empty(&pair->pauses);
+                struct nd_target **targets;
+                size_t n;
+
+                nd_list_unlink(&pair->in_news);
+                if (is_paused == pair->is_told_paused ||
+                    nd_topic_route(pair->topic, &targets, &n) < 0)
+                        continue;
+                pair->is_told_paused = is_paused;
+                request_tell(connection, pair->topic, n, 0);
+        }
+}
+
 void nd_request_write_news(struct nd_connection *connection)
 {
+        request_write_pauses(connection);
         while (!nd_list_is_empty(&connection->dirty_watches) &&
                !nd_outbox_is_full(&connection->outbox)) {
                 struct nd_watch *watch =

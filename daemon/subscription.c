@@ -16,6 +16,7 @@
 
 #include "daemon/subscription.h"
 #include <string.h>
+#include "daemon/pause.h"
 #include "daemon/server.h"
 #include "protocol/topic.h"
 
@@ -83,6 +84,7 @@ int nd_subscription_new(struct nd_connection *connection,
         nd_list_init(&subscription->in_ready);
         nd_list_init(&subscription->old);
         nd_list_init(&subscription->arriving);
+        nd_list_init(&subscription->pauses);
         nd_queue_init(&subscription->queue, subscription, &server->counters, ask->policy,
                       ask->depth_messages, ask->depth_bytes);
         RB_INSERT(nd_subscription_tree, &connection->subscriptions, subscription);
@@ -156,6 +158,7 @@ void nd_subscription_free(struct nd_subscription *subscription)
         struct nd_server *server = connection->server;
 
         subscription_drop_all(subscription);
+        nd_pause_end_subscription(subscription);
         nd_router_remove(&server->router, &subscription->target);
         nd_list_unlink(&subscription->in_ready);
         RB_REMOVE(nd_subscription_tree, &connection->subscriptions, subscription);
@@ -220,6 +223,7 @@ static void subscription_overflow(struct nd_subscription *subscription, uint64_t
 
 static void subscription_push(struct nd_subscription *subscription, struct nd_entry *entry)
 {
+        struct nd_pair *pair = entry->message->pair;
         uint64_t n_bytes = entry->message->body_bytes;
 
         if (nd_queue_is_full(&subscription->queue, n_bytes))
@@ -230,11 +234,16 @@ static void subscription_push(struct nd_subscription *subscription, struct nd_en
         case ND_QUEUE_E_OVERFLOW:
                 subscription_overflow(subscription, n_bytes);
                 return;
+        case ND_QUEUE_E_OVER:
+                if (pair)
+                        nd_pause_add(subscription, pair);
+                break;
         default:
-                if (subscription->full_since_ns == 0 && nd_queue_is_full(&subscription->queue, 0))
-                        subscription->full_since_ns = subscription_server(subscription)->now_ns;
-                nd_subscription_wake(subscription);
+                break;
         }
+        if (subscription->full_since_ns == 0 && nd_queue_is_full(&subscription->queue, 0))
+                subscription->full_since_ns = subscription_server(subscription)->now_ns;
+        nd_subscription_wake(subscription);
 }
 
 void nd_subscription_deliver(struct nd_subscription *subscription, struct nd_message *message)
@@ -348,15 +357,23 @@ int nd_subscription_grant(struct nd_subscription *subscription,
 
 bool nd_subscription_check_slow(struct nd_subscription *subscription, uint64_t now_ns)
 {
-        uint64_t timeout_ms = subscription_server(subscription)->options.block_timeout_ms;
+        struct nd_server *server = subscription_server(subscription);
+        uint64_t timeout_ms = server->options.block_timeout_ms;
         struct nd_fault fault;
+        bool is_full;
 
-        if (subscription->queue.policy != ND_POLICY_BLOCK || subscription->full_since_ns == 0)
+        if (subscription->queue.policy != ND_POLICY_BLOCK)
                 return false;
-        if (!nd_queue_is_full(&subscription->queue, 0)) {
+        /* while somebody waits for memory, what a block queue holds is in the way */
+        is_full =
+                nd_queue_is_full(&subscription->queue, 0) ||
+                (subscription->queue.n_messages > 0 && !nd_list_is_empty(&server->memory_waiters));
+        if (!is_full)
                 subscription->full_since_ns = 0;
+        else if (subscription->full_since_ns == 0)
+                subscription->full_since_ns = now_ns;
+        if (!is_full)
                 return false;
-        }
         if (now_ns - subscription->full_since_ns < timeout_ms * 1000000)
                 return false;
         nd_fault_set_limit(&fault, NDBUS_ESLOW, "block-timeout",
@@ -549,6 +566,8 @@ static void subscription_settle(struct nd_subscription *subscription)
 
         while ((message = nd_queue_settle(&subscription->queue)))
                 subscription_release_credit(message);
+        if (!nd_list_is_empty(&subscription->pauses))
+                nd_pause_resume(subscription);
 }
 
 void nd_piece_begun(const struct nd_piece *piece)

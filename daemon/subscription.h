@@ -17,6 +17,7 @@ struct nd_subscription {
         struct nd_queue queue;
         uint32_t id;
         struct nd_list old;      /* entries of retained values that go first */
+        struct nd_list pauses;   /* nd_pause.in_queue: publishers that it has stopped */
         struct nd_list arriving; /* entries whose message still arrives, not begun */
         struct nd_entry *cut;    /* begun while its message arrived, not yet sent whole */
         struct nd_entry *stream; /* begun from the queue, not yet sent whole */
