@@ -598,8 +598,16 @@ static bool publisher_is_cut(const struct nd_publisher *publisher)
 /* The message has memory now. 0 or a negative enum ndbus_err: it is to be refused. */
 static int publisher_admitted(struct nd_publisher *publisher, struct nd_message *message)
 {
-        if (message != publisher->in.message || !publisher_is_cut(publisher))
+        if (message != publisher->in.message)
                 return 0;
+        if (!publisher_is_cut(publisher)) {
+                if (publisher->in.is_open) {
+                        /* the rest must come, and no receiver sets its pace yet */
+                        publisher_return(publisher, message->credit_bytes);
+                        message->credit_bytes = 0;
+                }
+                return 0;
+        }
         message->sequence = message->pair ? message->pair->sequence + 1 : 0;
         if (publisher_announce(message) < 0)
                 return NDBUS_ENOMEM;
@@ -746,7 +754,7 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
 
         in->place += prelude->body_bytes;
         in->packet_left = prelude->body_bytes;
-        if (in->message)
+        if (in->message && (in->message->is_waiting || publisher_is_cut(publisher)))
                 in->message->credit_bytes += n_wire;
         else
                 publisher_return(publisher, n_wire);

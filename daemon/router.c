@@ -328,6 +328,8 @@ static int route(struct nd_topic *topic)
 
         ++router->stamp;
         n_here = route_reach(router, router->here, 0, router->root);
+        if (topic->name[0] == '$')
+                n_here = 1; /* the root alone: not even a "**" that stands for nothing leads on */
         for (bool is_first = true;
              nd_topic_next_segment(topic->name, topic->n_name, &i_at, &segment, &n_segment);
              is_first = false) {

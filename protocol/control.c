@@ -116,7 +116,7 @@ FIELDS(topic_tell,
        {"paused", FIELD_BOOL, FIELD_REQUIRED, AT(nd_topic_header, paused), 0, 0});
 
 FIELDS(goodbye,
-       {"code", FIELD_U32, FIELD_REQUIRED, AT(nd_goodbye, code), 0, CODE_MAX},
+       {"code", FIELD_U32, FIELD_DEFAULT, AT(nd_goodbye, code), 0, CODE_MAX},
        {"text", FIELD_TEXT, FIELD_OPTIONAL, AT(nd_goodbye, text), 0, CONTROL_TEXT_BYTES_MAX});
 #undef NAME_HAS_NUMBERS
 
@@ -603,10 +603,6 @@ int nd_subscribe_unpack(const void *data,
 
         if (r)
                 return r;
-        /* such a subscription could never be given anything: CREDIT only returns what was used */
-        if (v.window_messages == 0 && v.policy != ND_POLICY_LATEST)
-                return nd_fault_set(fault, NDBUS_EHEADER, "window",
-                                    "is 0, at least 1 is wanted unless the policy is latest");
         if (v.group.at)
                 v.retained = false;
 
@@ -657,7 +653,7 @@ int nd_topic_header_unpack(const void *data,
 int nd_goodbye_unpack(const void *data, size_t n, struct nd_goodbye *ret, struct nd_fault *fault)
 {
         struct nd_goodbye v = {0};
-        int r = unpack(&goodbye_schema, data, n, &v, fault);
+        int r = n ? unpack(&goodbye_schema, data, n, &v, fault) : 0; /* it may have no header */
 
         if (!r)
                 *ret = v;

@@ -87,7 +87,8 @@ struct nd_subscribe {             /* client -> daemon; subscription and sequence
         enum nd_policy policy;    /* "policy": default drop-oldest */
         uint64_t depth_messages;  /* "depth": default 1000, at least 1 */
         uint64_t depth_bytes;     /* "bytes": default 64 MiB, at least 1 */
-        uint64_t window_messages; /* "window": required; 0 for latest */
+        uint64_t window_messages; /* "window": required; 0 for latest, and only then: whoever
+                                     * unpacks it says so */
         uint64_t window_bytes;    /* "window_bytes": required */
         struct nd_string group;   /* "group": optional, 1 to 255 bytes */
         bool retained;            /* "retained": default true; false with a group */
@@ -114,8 +115,8 @@ struct nd_topic_header {        /* both ways. From a client: ask, and watch from
         bool paused;            /* "paused" */
 };
 
-struct nd_goodbye {            /* both ways */
-        uint32_t code;         /* "code": 0, or the number of an error */
+struct nd_goodbye {            /* both ways; without a header: the defaults */
+        uint32_t code;         /* "code": 0, or the number of an error; default 0 */
         struct nd_string text; /* "text": optional */
 };
 

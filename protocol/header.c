@@ -245,6 +245,15 @@ struct header_place {
         char text[sizeof(((struct nd_fault *)NULL)->field)];
 };
 
+static struct header_place header_join(const char *place, const char *key)
+{
+        struct header_place joined;
+
+        if (snprintf(joined.text, sizeof(joined.text), "%s.%s", place, key) < 0)
+                joined.text[0] = '\0';
+        return joined;
+}
+
 /* What the second walk carries along. */
 struct header_build {
         struct header_arena arena;
@@ -256,11 +265,7 @@ struct header_build {
 static int
 header_malformed(struct header_build *b, const char *place, const char *key, const char *what)
 {
-        struct header_place field;
-
-        if (snprintf(field.text, sizeof(field.text), "%s.%s", place, key) < 0)
-                field.text[0] = '\0';
-        return nd_fault_set(b->fault, NDBUS_EHEADER, field.text, "%s", what);
+        return nd_fault_set(b->fault, NDBUS_EHEADER, header_join(place, key).text, "%s", what);
 }
 
 static void header_note_unsupported(struct header_build *b, const struct header_values *m)
@@ -363,13 +368,9 @@ static int header_read_dtype(struct header_build *b,
         if (r)
                 return r;
         known = nd_dtype_find(name->ptr, name->size);
-        if (bits == 0) {
-                struct header_place field;
-
-                if (snprintf(field.text, sizeof(field.text), "%s.dtype", place) < 0)
-                        field.text[0] = '\0';
-                return nd_fault_set(b->fault, NDBUS_EDTYPE, field.text, "has a width of 0 bits");
-        }
+        if (bits == 0)
+                return nd_fault_set(b->fault, NDBUS_EDTYPE, header_join(place, "dtype").text,
+                                    "has a width of 0 bits");
         *ret_dtype = known ? known->name : header_take_text(&b->arena, name);
         *ret_bits = bits;
         return 0;
@@ -419,14 +420,12 @@ static int header_read_numbers(struct header_build *b,
                                const char *place,
                                const char *key)
 {
-        struct header_place field;
+        struct header_place field = header_join(place, key);
         int64_t *numbers;
         uint32_t n;
 
         if (o->type != MSGPACK_OBJECT_ARRAY)
                 return header_malformed(b, place, key, "is not a list");
-        if (snprintf(field.text, sizeof(field.text), "%s.%s", place, key) < 0)
-                field.text[0] = '\0';
         n = o->via.array.size;
         if (n > b->dims_max)
                 return nd_fault_set_limit(b->fault, NDBUS_ESHAPE, field.text, n, b->dims_max,
@@ -577,7 +576,9 @@ static int header_read_array(struct header_build *b,
                 if (r)
                         return r;
                 if (lanes == 0)
-                        return nd_fault_set(b->fault, NDBUS_EDTYPE, place, "has 0 lanes");
+                        return nd_fault_set(b->fault, NDBUS_EDTYPE,
+                                            header_join(place, "lanes").text,
+                                            "is 0, the least is 1");
         }
         a->lanes = (uint16_t)lanes;
         if (m->v[FRAME_KEY_STRIDES]) {
@@ -586,8 +587,9 @@ static int header_read_array(struct header_build *b,
                 if (r)
                         return r;
                 if (n_strides != a->ndim)
-                        return nd_fault_set(b->fault, NDBUS_ESHAPE, place,
-                                            "has %d strides for %d dimensions", n_strides, a->ndim);
+                        return nd_fault_set(b->fault, NDBUS_ESHAPE,
+                                            header_join(place, "strides").text,
+                                            "are %d for %d dimensions", n_strides, a->ndim);
         }
         r = header_read_big_endian(b, m->v[FRAME_KEY_BIG_ENDIAN], &a->flags, place);
         if (r)
@@ -617,7 +619,8 @@ static int header_read_frame(struct header_build *b,
         if (r)
                 return r;
         if (frame->bytes > ND_BODY_BYTES_MAX)
-                return nd_fault_set_limit(b->fault, NDBUS_ETOO_BIG, place, frame->bytes,
+                return nd_fault_set_limit(b->fault, NDBUS_ETOO_BIG,
+                                          header_join(place, "bytes").text, frame->bytes,
                                           ND_BODY_BYTES_MAX, "bytes");
         r = header_read_text(b, m.v[FRAME_KEY_NAME], &a->name, place, "name");
         if (r)
@@ -633,8 +636,9 @@ static int header_read_frame(struct header_build *b,
                 if (r)
                         return r;
                 if (flags & ~(uint64_t)HEADER_FLAGS)
-                        return nd_fault_set(b->fault, NDBUS_EDTYPE, place,
-                                            "has unknown flags: %#llx", (unsigned long long)flags);
+                        return nd_fault_set(b->fault, NDBUS_EDTYPE,
+                                            header_join(place, "flags").text,
+                                            "%#llx has unknown bits", (unsigned long long)flags);
                 a->flags = (uint32_t)flags;
         }
         if (a->codec || !m.v[FRAME_KEY_DTYPE])

@@ -123,12 +123,15 @@ bool nd_topic_next_segment(const char *topic,
 
 bool nd_pattern_match(const char *pattern, size_t n_pattern, const char *topic, size_t n_topic)
 {
-        bool is_system = n_topic > 0 && topic[0] == '$';
         bool has_star = false;
         size_t i_p = 0, i_t = 0;       /* where the next segments begin */
         size_t star_p = 0, star_t = 0; /* behind the last "**"; what it does not take yet */
         size_t n_p, n_t;
         const char *p, *t;
+
+        /* also where a "**" in front stands for nothing: $reply/... is one client's alone */
+        if (n_topic > 0 && topic[0] == '$' && (n_pattern == 0 || pattern[0] != '$'))
+                return false;
 
         while (i_t < n_topic) {
                 size_t next_p = i_p, next_t = i_t;
@@ -141,16 +144,15 @@ bool nd_pattern_match(const char *pattern, size_t n_pattern, const char *topic, 
                                 continue;
                         }
                         nd_topic_next_segment(topic, n_topic, &next_t, &t, &n_t);
-                        if ((n_p == 1 && p[0] == '*') ? !(is_system && i_t == 0)
-                                                      : n_p == n_t && memcmp(p, t, n_p) == 0) {
+                        if ((n_p == 1 && p[0] == '*') || (n_p == n_t && memcmp(p, t, n_p) == 0)) {
                                 i_p = next_p;
                                 i_t = next_t;
                                 continue;
                         }
                 }
 
-                /* it does not fit: the last "**" takes one segment more, if it may */
-                if (!has_star || (is_system && star_t == 0))
+                /* it does not fit: the last "**" takes one segment more */
+                if (!has_star)
                         return false;
                 nd_topic_next_segment(topic, n_topic, &star_t, &t, &n_t);
                 i_t = star_t;

@@ -6,7 +6,8 @@
  *
  * A topic is 1 to 255 bytes of UTF-8 in '/'-separated segments, none empty, without '*' and control
  * characters. In a pattern "*" stands for one whole segment, "**" for any number of them, none
- * included; neither matches a first segment that begins with '$'.
+ * included. A topic whose first segment begins with '$' is matched only by patterns that begin with
+ * '$' too, so that nobody hears the system's topics by way of a wildcard.
  */
 
 #include "protocol/fault.h"

@@ -33,6 +33,13 @@ struct publisher {
         uint64_t slowest;       /* last known */
 };
 
+uint64_t bench_patience_ns(const struct bench_options *options)
+{
+        double bytes = (double)options->size * (options->n_subscribers + 1);
+
+        return (uint64_t)((5 + bytes / (32 << 20)) * 1e9);
+}
+
 static int
 publisher_send(struct publisher *p, enum bench_kind kind, uint64_t sequence, size_t n, bool more)
 {

@@ -17,10 +17,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
 static bool naive(const char *p, const char *p_end, const char *t, const char *t_end, bool is_first)
 {
         const char *p_slash, *t_slash, *p_next, *t_next;
-        bool may_wild;
 
         if (p == p_end)
                 return t == t_end;
+        if (is_first && t < t_end && t[0] == '$' && p[0] == '*')
+                return false;
         p_slash = memchr(p, '/', (size_t)(p_end - p));
         p_slash = p_slash ? p_slash : p_end;
         p_next = p_slash < p_end ? p_slash + 1 : p_end;
@@ -28,15 +29,14 @@ static bool naive(const char *p, const char *p_end, const char *t, const char *t
         t_slash = t < t_end ? memchr(t, '/', (size_t)(t_end - t)) : NULL;
         t_slash = t_slash ? t_slash : t_end;
         t_next = t_slash < t_end ? t_slash + 1 : t_end;
-        may_wild = t < t_end && !(is_first && t[0] == '$');
 
         if (p_slash - p == 2 && memcmp(p, "**", 2) == 0)
-                return naive(p_next, p_end, t, t_end, is_first) ||
-                       (may_wild && naive(p, p_end, t_next, t_end, false));
+                return naive(p_next, p_end, t, t_end, false) ||
+                       (t < t_end && naive(p, p_end, t_next, t_end, false));
         if (t == t_end)
                 return false;
         if (p_slash - p == 1 && p[0] == '*')
-                return may_wild && naive(p_next, p_end, t_next, t_end, false);
+                return naive(p_next, p_end, t_next, t_end, false);
         return p_slash - p == t_slash - t && memcmp(p, t, (size_t)(p_slash - p)) == 0 &&
                naive(p_next, p_end, t_next, t_end, false);
 }

@@ -394,7 +394,9 @@ static int notify_socket(const char *path)
         if (strlen(path) >= sizeof(address.sun_path))
                 nd_harness_fail(NULL, "%s: too long for a socket", path);
         memcpy(address.sun_path, path, strlen(path));
-        if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0)
+        /* the folder is private; the daemon may be another user */
+        if (bind(fd, (const struct sockaddr *)&address, sizeof(address)) != 0 ||
+            chmod(path, 0777) != 0)
                 nd_harness_fail(NULL, "%s: %s", path, strerror(errno));
         return fd;
 }

@@ -308,23 +308,18 @@ Test(layout, orders)
         for (size_t i = 0; i < nd_array_size(rows); ++i) {
                 struct ndbus_array a =
                         make("float32", rows[i].ndim, rows[i].shape, rows[i].strides);
+                struct nd_plan p;
                 uint64_t elements = 1;
+                int64_t strides[3];
 
-                for (int32_t k = 0; k < rows[i].ndim; ++k)
+                for (int32_t k = 0; k < rows[i].ndim; ++k) {
                         elements *= (uint64_t)rows[i].shape[k];
-                if (rows[i].order == ND_ORDER_DENSE) {
-                        /* on the wire no stride is negative: the header has 0 there */
-                        struct nd_plan p;
-                        int64_t strides[3];
-
-                        cr_assert_eq(plan(&a, &p), 0);
-                        for (int32_t k = 0; k < rows[i].ndim; ++k)
-                                strides[k] = rows[i].shape[k] == 1 ? 0 : rows[i].strides[k];
-                        a.strides = strides;
-                        expect_plan(rows[i].name, &a, rows[i].order, rows[i].bytes, elements, 4);
-                } else {
-                        expect_plan(rows[i].name, &a, rows[i].order, rows[i].bytes, elements, 4);
+                        strides[k] = rows[i].shape[k] == 1 ? 0 : rows[i].strides[k];
                 }
+                cr_expect_eq(plan(&a, &p), 0, "%s", rows[i].name);
+                cr_expect_eq(p.order, rows[i].order, "%s", rows[i].name);
+                a.strides = strides; /* as in the header, where an axis of 1 has 0 */
+                expect_plan(rows[i].name, &a, rows[i].order, rows[i].bytes, elements, 4);
                 cr_expect_eq(nd_layout_is_c(&a), rows[i].order == ND_ORDER_C, "%s", rows[i].name);
         }
 }

@@ -216,7 +216,7 @@ static const struct {
         {"**/a/b/**/a/c", "a/a/b/a/b/a/c", true},
         {"**/a/*/c/**", "x/a/a/b/c/y", true},
 
-        /* neither wildcard takes a first segment of the system's */
+        /* no wildcard in front, whatever it stands for, leads to the system's topics */
         {"*", "$sys", false},
         {"**", "$sys", false},
         {"**", "$sys/a", false},
@@ -226,8 +226,10 @@ static const struct {
         {"$sys/*", "$sys/a", true},
         {"$sys/**", "$sys", true},
         {"$sys/**", "$sys/a/b", true},
-        {"**/$sys/a", "$sys/a", true}, /* here "**" stands for nothing */
-        {"**/$sys/**/b", "$sys/a/b", true},
+        {"**/$sys/a", "$sys/a", false},
+        {"**/$reply/7/1", "$reply/7/1", false},
+        {"**/**/$sys/**/b", "$sys/a/b", false},
+        {"**/$sys/a", "b/$sys/a", true},
         {"a/*", "a/$b", true},
         {"**", "a/$b", true},
         {"*/**", "$sys/a", false},
