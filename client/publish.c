@@ -20,6 +20,7 @@
 #include "client/export.h"
 #include "client/offline.h"
 #include "client/outgoing.h"
+#include "protocol/byteorder.h"
 #include "protocol/scan.h"
 
 /* Messages up to so many bytes on the wire are copied rather than described to the kernel. */
@@ -49,20 +50,37 @@ void nd_credit_routed(struct nd_credit *credit, uint64_t place)
 void nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place)
 {
         credit->bytes += bytes;
-        credit->window_bytes = nd_max_u64(credit->window_bytes, credit->bytes);
+        while (credit->window_bytes < credit->bytes && /* the daemon doubles it */
+               credit->window_bytes < ND_PUBLISH_WINDOW_BYTES_MAX)
+                credit->window_bytes =
+                        nd_min_u64(2 * credit->window_bytes, ND_PUBLISH_WINDOW_BYTES_MAX);
         credit->read_at = credit->window_bytes / 2;
         nd_credit_routed(credit, place);
 }
 
-/* After a second without a PUBLISH the daemon takes back what is more than the first window. */
-static void credit_lapse(struct nd_credit *credit)
+/* After a second without a PUBLISH what is more than the first window is given back, so that the
+ * daemon need not keep memory for it, and both ends know what is left. */
+static void credit_give_back(struct ndbus *bus)
 {
-        if (nd_clock_coarse_ns() - credit->sent_ns < ND_PUBLISH_WINDOW_IDLE_MS * ND_NS_PER_MS)
+        struct nd_credit *credit = &bus->credit;
+        uint64_t now_ns = nd_clock_coarse_ns();
+        uint8_t body[16] = {0};
+        uint64_t n_bytes;
+
+        if (now_ns - credit->sent_ns < ND_PUBLISH_WINDOW_IDLE_MS * ND_NS_PER_MS)
                 return;
-        credit->bytes = nd_min_u64(credit->bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
-        credit->window_bytes = nd_min_u64(credit->window_bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
+        credit->sent_ns = now_ns;
+        if (credit->bytes <= ND_PUBLISH_WINDOW_BYTES_MIN)
+                return;
+        n_bytes = credit->bytes - ND_PUBLISH_WINDOW_BYTES_MIN;
+        nd_store_le64(body + 8, n_bytes);
+        if (nd_output_packet(&bus->output, &(struct nd_prelude){.kind = ND_KIND_CREDIT}, NULL, 0,
+                             body, sizeof(body)))
+                return; /* no memory: nothing was said, so nothing changes */
+        credit->bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
+        credit->window_bytes =
+                nd_max_u64(credit->window_bytes - n_bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
         credit->read_at = credit->window_bytes / 2;
-        credit->sent_ns = nd_clock_coarse_ns();
 }
 
 /* Reads if so much was sent since the last time that something may have come. */
@@ -269,7 +287,7 @@ static int publish_online(struct ndbus *bus,
         r = nd_publish_check_limits(bus, &sizes);
         if (r)
                 return r;
-        credit_lapse(&bus->credit);
+        credit_give_back(bus);
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (r)
                 return r;
