@@ -14,7 +14,7 @@
 
 #include "daemon/message.h"
 #include <string.h>
-#include "daemon/publisher.h"
+#include "daemon/credit.h"
 #include "daemon/router.h"
 
 struct nd_header_bytes *nd_header_bytes_new(const void *data, uint32_t n)
@@ -116,7 +116,7 @@ struct nd_message *nd_message_unref(struct nd_message *message)
 
         nd_assert(nd_list_is_empty(&message->entries));
         if (message->publisher)
-                nd_publisher_release(message);
+                nd_credit_release(message);
         for (size_t i = message->n_blocks_freed; i < message->n_blocks && message->blocks[i]; ++i)
                 nd_arena_give(&message->store->arena, message->blocks[i]);
         if (message->is_charged)

@@ -8,26 +8,17 @@
  * published. A body that does not fit one packet is announced to its receivers with the header and
  * passed on while it arrives (cut-through); a smaller one is delivered when it is whole.
  *
- * Credit is what paces a client. What was refused or discarded, and small messages, return theirs
- * at once. Larger bodies return it as the fastest receiver takes them, so that bytes are sent on
- * while they are in the cache; but a receiver that has not moved for 10 ms holds nobody. Messages
- * beyond the limits of a block queue return it when they fit. So nobody needs a second mechanism
- * to be slowed down, and everything that is read can be kept.
- *
  * A message that memory has no room for waits in the backlog, and everything behind it, in order;
  * it occupies what was granted and nothing more.
  */
 
 #include "daemon/publisher.h"
 #include <string.h>
+#include "daemon/credit.h"
 #include "daemon/pause.h"
 #include "daemon/server.h"
-#include "protocol/byteorder.h"
 
-#define PUBLISHER_HOLD_BYTES (64u * 1024u) /* smaller bodies return their credit when routed */
-#define PUBLISHER_LOW_BYTES                                                                        \
-        (2u * ND_CHUNK_BYTES_MIN)  /* a client left with less counts as stopped */
-#define PUBLISHER_PAIRS_MAX 65536u /* topics of one connection */
+#define PUBLISHER_PAIRS_MAX 65536u                      /* topics of one connection */
 #define PUBLISHER_STALL_NS  (UINT64_C(30) * 1000000000) /* an open PUBLISH that brings nothing */
 #define PUBLISHER_SLOW_NS   (UINT64_C(10) * 1000000000) /* the same while others wait for memory */
 
@@ -66,193 +57,6 @@ static struct nd_message *publisher_first(const struct nd_list *list)
         struct nd_list *node = nd_list_first(list);
 
         return node ? nd_list_entry(node, struct nd_message, in_publisher) : NULL;
-}
-
-/* -------------------------------------------------------------------------------------- credit */
-
-static bool publisher_charge_window(struct nd_publisher *publisher, uint64_t window_bytes)
-{
-        struct nd_memory *memory = publisher_memory(publisher);
-
-        if (window_bytes > publisher->charged_bytes) {
-                if (!nd_memory_charge(memory, window_bytes - publisher->charged_bytes))
-                        return false;
-        } else {
-                nd_memory_discharge(memory, publisher->charged_bytes - window_bytes);
-        }
-        publisher->charged_bytes = window_bytes;
-        return true;
-}
-
-uint64_t nd_publisher_open(struct nd_publisher *publisher)
-{
-        if (!publisher_charge_window(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
-                return 0;
-        publisher->window_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
-        publisher->left_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
-        publisher->left_bytes_low = ND_PUBLISH_WINDOW_BYTES_MIN;
-        return publisher->left_bytes;
-}
-
-static void publisher_watch(struct nd_publisher *publisher)
-{
-        if (nd_list_is_empty(&publisher->in_lead)) {
-                nd_list_push_tail(&publisher_server(publisher)->lead, &publisher->in_lead);
-                nd_server_watch_lead(publisher_server(publisher));
-        }
-}
-
-static void publisher_return(struct nd_publisher *publisher, uint64_t n_bytes)
-{
-        if (n_bytes == 0)
-                return;
-        publisher->due_bytes += n_bytes;
-        publisher_watch(publisher);
-        if (publisher->due_bytes >= publisher->window_bytes / 4)
-                nd_connection_mark_dirty(publisher->connection);
-}
-
-/* The client may be stopped by the size of its window: double it, if memory allows. */
-static uint64_t publisher_grow(struct nd_publisher *publisher)
-{
-        uint64_t window = nd_min_u64(2 * publisher->window_bytes, ND_PUBLISH_WINDOW_BYTES_MAX);
-        uint64_t more = window - publisher->window_bytes;
-
-        if (publisher->left_bytes_low >= PUBLISHER_LOW_BYTES || more == 0 ||
-            !nd_list_is_empty(&publisher->backlog) || !publisher_charge_window(publisher, window))
-                return 0;
-        publisher->window_bytes = window;
-        return more;
-}
-
-void nd_publisher_grant(struct nd_publisher *publisher, bool is_all)
-{
-        struct nd_prelude prelude = {
-                .kind = ND_KIND_CREDIT,
-                .place = nd_publisher_routed(publisher),
-        };
-        uint8_t body[16] = {0};
-        uint64_t n_bytes = publisher->due_bytes;
-
-        if (n_bytes == 0 || (!is_all && n_bytes < publisher->window_bytes / 4))
-                return;
-        n_bytes += publisher_grow(publisher);
-        publisher->due_bytes = 0;
-        publisher->left_bytes += n_bytes;
-        publisher->left_bytes_low = publisher->left_bytes;
-        nd_store_le64(body + 8, n_bytes);
-        nd_outbox_control(&publisher->connection->outbox, &prelude, NULL, body, sizeof(body));
-}
-
-/* A packet of *@n_bytes has come, and takes so much of the window; @is_bare: a PUBLISH without body
- * bytes in it. */
-static int publisher_use(struct nd_publisher *publisher,
-                         uint64_t *n_bytes,
-                         bool is_bare,
-                         struct nd_fault *fault)
-{
-        bool is_idle = publisher->left_bytes + publisher->due_bytes == publisher->window_bytes;
-
-        if (*n_bytes > publisher->left_bytes) {
-                if (!is_bare || !is_idle)
-                        return nd_fault_set_limit(fault, NDBUS_ECREDIT, "packet", *n_bytes,
-                                                  publisher->left_bytes, "bytes");
-                *n_bytes = publisher->left_bytes; /* one PUBLISH's header and meta always pass */
-        }
-        publisher->left_bytes -= *n_bytes;
-        publisher->left_bytes_low = nd_min_u64(publisher->left_bytes_low, publisher->left_bytes);
-        publisher->last_ns = publisher_server(publisher)->now_ns;
-        if (publisher->charged_bytes < publisher->window_bytes)
-                (void)publisher_charge_window(publisher, publisher->window_bytes);
-        return 0;
-}
-
-int nd_publisher_give_back(struct nd_publisher *publisher, uint64_t n_bytes, struct nd_fault *fault)
-{
-        if (n_bytes > publisher->left_bytes ||
-            publisher->window_bytes - n_bytes < ND_PUBLISH_WINDOW_BYTES_MIN)
-                return nd_fault_set_limit(
-                        fault, NDBUS_ECREDIT, "bytes", n_bytes,
-                        nd_min_u64(publisher->left_bytes,
-                                   publisher->window_bytes - ND_PUBLISH_WINDOW_BYTES_MIN),
-                        "bytes");
-        publisher->left_bytes -= n_bytes;
-        publisher->left_bytes_low = publisher->left_bytes;
-        publisher->window_bytes -= n_bytes;
-        (void)publisher_charge_window(
-                publisher, nd_min_u64(publisher->window_bytes, publisher->charged_bytes));
-        return 0;
-}
-
-/* Returns what @message still holds back, and owes its publisher nothing more. */
-void nd_publisher_release(struct nd_message *message)
-{
-        struct nd_publisher *publisher = message->publisher;
-
-        message->publisher = NULL;
-        nd_list_unlink(&message->in_publisher);
-        publisher->n_over -= message->is_over;
-        message->is_over = false;
-        publisher_return(publisher, message->credit_bytes);
-        message->credit_bytes = 0;
-}
-
-void nd_publisher_settled(struct nd_message *message)
-{
-        if (message->is_over)
-                nd_publisher_release(message);
-}
-
-void nd_publisher_progress(struct nd_message *message, bool is_end)
-{
-        struct nd_publisher *publisher = message->publisher;
-        struct nd_incoming *in = &publisher->in;
-        uint64_t fastest = 0;
-        uint64_t n_bytes;
-
-        ++publisher->n_moved;
-        if (message->is_complete) {
-                if (is_end && message->n_over == 0)
-                        nd_publisher_release(message);
-                return;
-        }
-        nd_list_for_each (i, &message->entries) {
-                const struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_message);
-
-                fastest = nd_max_u64(fastest, entry->sent_bytes);
-        }
-        if (fastest <= in->returned_bytes)
-                return;
-        n_bytes = nd_min_u64(fastest - in->returned_bytes, message->credit_bytes);
-        in->returned_bytes = fastest;
-        message->credit_bytes -= n_bytes;
-        publisher_return(publisher, n_bytes);
-}
-
-bool nd_publisher_lead(struct nd_publisher *publisher)
-{
-        struct nd_message *message = publisher->in.message;
-        bool is_stuck = publisher->n_moved == publisher->n_moved_seen;
-
-        publisher->n_moved_seen = publisher->n_moved;
-        if (is_stuck) {
-                if (message && message->is_announced) {
-                        publisher->in.returned_bytes = message->received_bytes;
-                        publisher_return(publisher, message->credit_bytes);
-                        message->credit_bytes = 0;
-                }
-                nd_list_for_each_safe (i, &publisher->held) {
-                        message = nd_list_entry(i, struct nd_message, in_publisher);
-                        if (message->n_over == 0)
-                                nd_publisher_release(message);
-                }
-        }
-        if (publisher->due_bytes > 0) {
-                nd_publisher_grant(publisher, true);
-                nd_connection_mark_dirty(publisher->connection);
-        }
-        return (publisher->in.message && publisher->in.message->is_announced) ||
-               !nd_list_is_empty(&publisher->held);
 }
 
 bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topic *topic)
@@ -299,7 +103,7 @@ static void publisher_discard(struct nd_publisher *publisher)
                 return;
         nd_list_for_each_safe (i, &message->entries)
                 nd_entry_aborted(nd_list_entry(i, struct nd_entry, in_message));
-        nd_publisher_release(message);
+        nd_credit_release(message);
         if (message->is_waiting) {
                 message->is_waiting = false;
                 nd_message_unref(message);
@@ -545,26 +349,6 @@ static void publisher_retain(struct nd_publisher *publisher, struct nd_message *
         nd_connection_error(publisher->connection, &fault, ND_KIND_PUBLISH, message->number);
 }
 
-/* Credit that is not owed to anybody else's pace is due at once. */
-static void publisher_hold(struct nd_publisher *publisher, struct nd_message *message)
-{
-        if (!message->publisher)
-                return; /* it is with a receiver already */
-        if (message->n_over > 0) {
-                message->is_over = true;
-                if (publisher->n_over++ == 0) {
-                        publisher_return(publisher, message->credit_bytes);
-                        message->credit_bytes = 0;
-                }
-        } else if (message->body_bytes < PUBLISHER_HOLD_BYTES ||
-                   nd_list_is_empty(&message->entries)) {
-                nd_publisher_release(message);
-                return;
-        }
-        nd_list_push_tail(&publisher->held, &message->in_publisher);
-        publisher_watch(publisher);
-}
-
 /* Its last byte is here and memory has room for it: it is published. */
 static void publisher_route(struct nd_publisher *publisher, struct nd_message *message)
 {
@@ -584,7 +368,7 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         message->pair = NULL;
         if (message->is_retained)
                 publisher_retain(publisher, message);
-        publisher_hold(publisher, message);
+        nd_credit_hold(publisher, message);
 }
 
 /* ------------------------------------------------------------------------------------- arriving */
@@ -603,7 +387,7 @@ static int publisher_admitted(struct nd_publisher *publisher, struct nd_message 
         if (!publisher_is_cut(publisher)) {
                 if (publisher->in.is_open) {
                         /* the rest must come, and no receiver sets its pace yet */
-                        publisher_return(publisher, message->credit_bytes);
+                        nd_credit_return(publisher, message->credit_bytes);
                         message->credit_bytes = 0;
                 }
                 return 0;
@@ -611,7 +395,7 @@ static int publisher_admitted(struct nd_publisher *publisher, struct nd_message 
         message->sequence = message->pair ? message->pair->sequence + 1 : 0;
         if (publisher_announce(message) < 0)
                 return NDBUS_ENOMEM;
-        publisher_watch(publisher);
+        nd_credit_watch(publisher);
         return 0;
 }
 
@@ -639,7 +423,7 @@ static void publisher_start(struct nd_publisher *publisher,
                                                     known->topic, packet->meta);
 
         if (!message) {
-                publisher_return(publisher, credit_bytes);
+                nd_credit_return(publisher, credit_bytes);
                 nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
                 publisher_refuse_incoming(publisher, fault);
                 return;
@@ -697,11 +481,12 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         r = publisher_check(publisher, prelude, fault);
         if (r < 0)
                 return r;
-        r = publisher_use(publisher, &n_wire, n_inline == 0, fault);
+        r = nd_credit_use(publisher, &n_wire, n_inline == 0, fault);
         if (r < 0)
                 return r;
 
         ++publisher->n_received;
+        publisher->is_bulk = prelude->body_bytes >= ND_CREDIT_BULK_BYTES;
         publisher->in = (struct nd_incoming){
                 .is_open = prelude->flags & ND_FLAG_BODY_IN_CHUNKS,
                 .stream = prelude->stream,
@@ -713,10 +498,10 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         if (r == NDBUS_EHEADER)
                 return r;
         if (r < 0) {
-                publisher_return(publisher, n_wire);
+                nd_credit_return(publisher, n_wire);
                 publisher_refuse_incoming(publisher, fault);
         } else if (!(prelude->flags & ND_FLAG_RETAINED) && !topic_has_receivers(known->topic)) {
-                publisher_return(publisher, n_wire);
+                nd_credit_return(publisher, n_wire);
                 publisher->in.pair = known->pair;
                 ++publisher_server(publisher)->counters.messages_unmatched;
                 if (known->has_reply) {
@@ -748,7 +533,7 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
         if (prelude->body_bytes == 0 || prelude->body_bytes > in->body_bytes - in->place)
                 return nd_fault_set_limit(fault, NDBUS_ECHUNK, "body_bytes", prelude->body_bytes,
                                           in->body_bytes - in->place, "bytes");
-        r = publisher_use(publisher, &n_wire, false, fault);
+        r = nd_credit_use(publisher, &n_wire, false, fault);
         if (r < 0)
                 return r;
 
@@ -757,7 +542,7 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
         if (in->message && (in->message->is_waiting || publisher_is_cut(publisher)))
                 in->message->credit_bytes += n_wire;
         else
-                publisher_return(publisher, n_wire);
+                nd_credit_return(publisher, n_wire);
         return 0;
 }
 
@@ -845,7 +630,7 @@ void nd_publisher_append(struct nd_publisher *publisher, const uint8_t *data, si
 {
         struct nd_message *message = publisher->in.message;
 
-        if (message && message->body_bytes > PUBLISHER_HOLD_BYTES)
+        if (message && message->body_bytes > ND_CREDIT_BULK_BYTES)
                 publisher_server(publisher)->counters.body_bytes_copied += n_bytes;
         while (n_bytes > 0) {
                 struct iovec iov;
@@ -912,7 +697,7 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
         if (in->is_open && !in->is_refused) {
                 uint64_t n_new = in->place - in->mark_bytes;
 
-                if (publisher->left_bytes < PUBLISHER_LOW_BYTES) {
+                if (publisher->left_bytes < ND_CREDIT_LOW_BYTES) {
                         in->mark_ns = now_ns; /* it has no leave to bring anything */
                 } else if (now_ns - in->mark_ns >= PUBLISHER_STALL_NS && n_new == 0) {
                         nd_fault_set_limit(&fault, NDBUS_ESTALLED, "body", in->place,
@@ -932,7 +717,7 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
         if (!in->is_open && in->packet_left == 0 && nd_list_is_empty(&publisher->backlog) &&
             publisher->charged_bytes > ND_PUBLISH_WINDOW_BYTES_MIN &&
             now_ns - publisher->last_ns >= 2 * ND_PUBLISH_WINDOW_IDLE_MS * UINT64_C(1000000))
-                (void)publisher_charge_window(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);
+                (void)nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);
 }
 
 void nd_publisher_deinit(struct nd_publisher *publisher)
@@ -962,7 +747,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 nd_topic_unref(pair->topic);
                 free(pair);
         }
-        (void)publisher_charge_window(publisher, 0);
+        (void)nd_credit_charge(publisher, 0);
         nd_list_unlink(&publisher->in_lead);
         nd_list_unlink(&publisher->in_waiters);
 }

@@ -72,8 +72,10 @@ struct nd_publisher {
         struct nd_list backlog;    /* messages that wait for memory, oldest first */
         struct nd_list held;       /* routed messages whose credit waits for a receiver */
         size_t n_over;             /* of them, those that a block queue holds beyond its limits */
-        uint64_t n_moved;          /* times that a receiver of any of them moved */
-        uint64_t n_moved_seen;     /* when the lead was last looked at */
+        uint64_t n_moved;          /* packets that receivers of any of them took since pace_ns */
+        uint64_t pace_ns;          /* when the receivers' speed was last judged */
+        bool is_slow;              /* too slow to be waited for */
+        bool is_bulk;              /* large bodies come: a large window is worth its memory */
         struct nd_list in_lead;    /* nd_server.lead, while anything is due or held */
         struct nd_list in_waiters; /* nd_server.memory_waiters, while there is a backlog */
         uint64_t waiting_since_ns;
@@ -82,9 +84,6 @@ struct nd_publisher {
 void nd_publisher_init(struct nd_publisher *publisher, struct nd_connection *connection);
 /* The client is gone: what it was sending never existed. */
 void nd_publisher_deinit(struct nd_publisher *publisher);
-
-/* Charges and returns the first grant; 0: no memory. */
-uint64_t nd_publisher_open(struct nd_publisher *publisher);
 
 /* A PUBLISH packet's prelude, header and meta; its body follows through the functions below.
  * Return: 0, or a negative enum ndbus_err that closes the connection */
@@ -97,11 +96,6 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
 int nd_publisher_reset(struct nd_publisher *publisher,
                        const struct nd_prelude *prelude,
                        struct nd_fault *fault);
-/* CREDIT from the client: it gives back leave that it has not used for a while. */
-int nd_publisher_give_back(struct nd_publisher *publisher,
-                           uint64_t n_bytes,
-                           struct nd_fault *fault);
-
 /* Where the next body bytes belong; *@ret_n is 0 if they are to be discarded. */
 void nd_publisher_space(struct nd_publisher *publisher,
                         struct iovec *iov,
@@ -118,16 +112,6 @@ bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topi
 /* Number of the last PUBLISH that was routed or refused, and all before it. */
 uint64_t nd_publisher_routed(const struct nd_publisher *publisher);
 
-/* Queues a CREDIT if it is worth a packet, or if there is anything due and @is_all. */
-void nd_publisher_grant(struct nd_publisher *publisher, bool is_all);
-/* A receiver of a message for which a connection is owed credit moved on, perhaps to its end. */
-void nd_publisher_progress(struct nd_message *message, bool is_end);
-/* No block queue holds this message beyond its limits any more. */
-void nd_publisher_settled(struct nd_message *message);
-/* The message goes; the credit that waited for it is due. */
-void nd_publisher_release(struct nd_message *message);
-/* 10 ms have passed: who has no receiver that moves is not held back by it. Return: anything left? */
-bool nd_publisher_lead(struct nd_publisher *publisher);
 /* Memory was freed. Return: true if nothing of this connection waits any more */
 bool nd_publisher_admit(struct nd_publisher *publisher);
 /* Deadlines; once a second. */

@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
+#include "daemon/credit.h"
 #include "daemon/server.h"
 #include "daemon/stats.h"
 #include "protocol/byteorder.h"
@@ -79,7 +80,7 @@ static int request_connect(struct nd_connection *connection,
 
         if (r < 0)
                 return r;
-        welcome.grant_bytes = nd_publisher_open(&connection->publisher);
+        welcome.grant_bytes = nd_credit_open(&connection->publisher);
         if (welcome.grant_bytes == 0)
                 return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
                                           server->store.memory.used_bytes +
@@ -249,7 +250,7 @@ static int request_credit(struct nd_connection *connection,
         n_messages = nd_load_le64(packet->body);
         n_bytes = nd_load_le64(packet->body + 8);
         if (id == 0)
-                return nd_publisher_give_back(&connection->publisher, n_bytes, fault);
+                return nd_credit_give_back(&connection->publisher, n_bytes, fault);
         subscription = nd_connection_subscription(connection, id);
         if (subscription)
                 return nd_subscription_grant(subscription, n_messages, n_bytes, fault);
@@ -436,7 +437,7 @@ int nd_request_take(struct nd_connection *connection,
         case ND_KIND_CONNECT:
                 return request_connect(connection, packet, fault);
         case ND_KIND_PING:
-                nd_publisher_grant(&connection->publisher, true);
+                nd_credit_grant(&connection->publisher, true);
                 request_answer(connection, ND_KIND_PONG, packet->prelude.sequence,
                                nd_publisher_routed(&connection->publisher));
                 return 0;

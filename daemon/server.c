@@ -18,6 +18,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "daemon/credit.h"
 #include "daemon/notify.h"
 #include "daemon/request.h"
 #include "protocol/topic.h"
@@ -145,7 +146,7 @@ static void server_write(struct nd_connection *connection)
         const struct nd_outbox *outbox = &connection->outbox;
 
         nd_request_write_news(connection);
-        nd_publisher_grant(&connection->publisher, false);
+        nd_credit_grant(&connection->publisher, false);
         if (!outbox->is_blocked)
                 nd_outbox_write(&connection->outbox);
         if (connection->closes_after_output && !connection->is_shut && !outbox->half.is_active &&
@@ -226,7 +227,7 @@ static void server_on_lead(uv_timer_t *timer)
 
         server->now_ns = uv_hrtime();
         nd_list_for_each_safe (i, &server->lead) {
-                if (!nd_publisher_lead(nd_list_entry(i, struct nd_publisher, in_lead)))
+                if (!nd_credit_pace(nd_list_entry(i, struct nd_publisher, in_lead)))
                         nd_list_unlink(i);
         }
         if (nd_list_is_empty(&server->lead))

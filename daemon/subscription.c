@@ -16,6 +16,7 @@
 
 #include "daemon/subscription.h"
 #include <string.h>
+#include "daemon/credit.h"
 #include "daemon/pause.h"
 #include "daemon/server.h"
 #include "protocol/topic.h"
@@ -117,7 +118,7 @@ static void subscription_reset(struct nd_subscription *subscription, struct nd_e
 static void subscription_release_credit(struct nd_message *message)
 {
         if (message->n_over == 0 && message->publisher)
-                nd_publisher_settled(message);
+                nd_credit_settled(message);
 }
 
 /* Lets go of every entry; what was matched and not delivered counts as dropped. */
@@ -615,7 +616,7 @@ void nd_entry_sent(struct nd_entry *entry, uint64_t to, bool is_last)
 
         entry->sent_bytes = to;
         if (message->publisher)
-                nd_publisher_progress(message, is_last);
+                nd_credit_progress(message, is_last);
         if (is_last || !entry->subscription)
                 nd_entry_free(entry);
         else
