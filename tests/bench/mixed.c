@@ -32,7 +32,8 @@
 #define MIXED_TOPICS       15u
 #define MIXED_SUBS_MAX     8u
 #define MIXED_KILL_ODDS    16u /* every 20 ms one client dies with a probability of 1 in so many */
-#define MIXED_IDLE_WAIT_NS UINT64_C(10000000000)
+#define MIXED_IDLE_WAIT_NS UINT64_C(30000000000)
+#define MIXED_SETTLED_NS   UINT64_C(3000000000) /* pools are given back bit by bit */
 
 struct mixed {
         const char *url;
@@ -306,10 +307,17 @@ static int mixed_clear_retained(const struct mixed *mixed)
 
 static void mixed_look(const struct mixed *mixed, const char *when, unsigned n_fds)
 {
-        uint64_t began_ns = bench_now_ns();
+        uint64_t began_ns = bench_now_ns(), settled_ns = began_ns, last_kib = 0;
 
-        while (bench_n_fds(mixed->daemon) > n_fds && bench_now_ns() - began_ns < MIXED_IDLE_WAIT_NS)
-                bench_nap_us(1000);
+        while (bench_now_ns() - began_ns < MIXED_IDLE_WAIT_NS &&
+               bench_now_ns() - settled_ns < MIXED_SETTLED_NS) {
+                uint64_t rss_kib = bench_status_kib(mixed->daemon, "VmRSS");
+
+                if (rss_kib != last_kib || bench_n_fds(mixed->daemon) > n_fds)
+                        settled_ns = bench_now_ns();
+                last_kib = rss_kib;
+                bench_nap_us(100000);
+        }
 
         printf("%-12s RSS %8" PRIu64 " KiB, peak %8" PRIu64 " KiB, %u fds\n", when,
                bench_status_kib(mixed->daemon, "VmRSS"), bench_status_kib(mixed->daemon, "VmHWM"),
