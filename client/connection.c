@@ -130,6 +130,8 @@ static int socket_connect(struct ndbus *bus)
                 socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
                 socket_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
                 socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+        } else {
+                socket_set(fd, SOL_SOCKET, SO_SNDBUF, ND_UNIX_SEND_BUFFER_BYTES);
         }
         if (connect(fd, &address->any, c->address_bytes[c->i_address]) < 0)
                 return errno;

@@ -62,19 +62,26 @@ static void connection_describe(struct nd_connection *connection)
 
 static void connection_tune(const struct nd_connection *connection)
 {
-        const struct {
+        static const struct {
+                bool is_tcp;
                 int level;
                 int name;
                 int value;
         } options[] = {
-                {IPPROTO_TCP, TCP_NODELAY, 1},   {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 128 * 1024},
-                {SOL_SOCKET, SO_KEEPALIVE, 1},   {IPPROTO_TCP, TCP_KEEPIDLE, 10},
-                {IPPROTO_TCP, TCP_KEEPINTVL, 5}, {IPPROTO_TCP, TCP_KEEPCNT, 3},
+                {false, SOL_SOCKET, SO_SNDBUF, ND_UNIX_SEND_BUFFER_BYTES},
+                {true, IPPROTO_TCP, TCP_NODELAY, 1},
+                {true, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 128 * 1024},
+                {true, SOL_SOCKET, SO_KEEPALIVE, 1},
+                {true, IPPROTO_TCP, TCP_KEEPIDLE, 10},
+                {true, IPPROTO_TCP, TCP_KEEPINTVL, 5},
+                {true, IPPROTO_TCP, TCP_KEEPCNT, 3},
         };
 
-        for (size_t i = 0; connection->is_tcp && i < nd_array_size(options); ++i)
-                (void)setsockopt(connection->fd, options[i].level, options[i].name,
-                                 &options[i].value, sizeof(int));
+        for (size_t i = 0; i < nd_array_size(options); ++i) {
+                if (options[i].is_tcp == connection->is_tcp)
+                        (void)setsockopt(connection->fd, options[i].level, options[i].name,
+                                         &options[i].value, sizeof(int));
+        }
 }
 
 int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t refuse_reason)

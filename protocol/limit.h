@@ -41,6 +41,10 @@
 #define ND_CHUNK_BYTES     (256u * 1024u)
 #define ND_CHUNK_BYTES_MIN (16u * 1024u)
 
+/* send buffer that both ends ask for on Unix sockets: one chunk and what the kernel adds for its own
+ * bookkeeping, so that a chunk is one system call on each side. The usual 208 KiB cut it in two. */
+#define ND_UNIX_SEND_BUFFER_BYTES (256u * 1024u)
+
 /* body bytes of a control packet (RELEASE lists, STATS_REPLY pieces, CREDIT): it is parsed whole */
 #define ND_CONTROL_BODY_BYTES_MAX (64u * 1024u)
 
