@@ -86,6 +86,7 @@ static int bus_new(const struct ndbus_options *options, struct ndbus **ret)
         nd_list_init(&bus->offline.entries);
         nd_list_init(&bus->input.streams);
         nd_list_init(&bus->subscriptions.granting);
+        nd_list_init(&bus->subscriptions.in_order);
         bus->subscriptions.grant_ns = ND_NEVER;
         bus->timer_ns = ND_NEVER;
         snprintf(bus->client_name, sizeof(bus->client_name), "%s",

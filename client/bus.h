@@ -110,7 +110,7 @@ struct nd_input {
 
 struct nd_credit {
         uint64_t bytes;        /* that may be sent */
-        uint64_t window_bytes; /* what it is when nothing is outstanding */
+        uint64_t window_bytes; /* what it is when nothing is outstanding: exactly */
         uint64_t read_at;      /* the socket is read when credit falls to this */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
         uint64_t n_published;  /* number of the last PUBLISH */
@@ -150,12 +150,15 @@ struct nd_request {
 struct ndbus_subscription {
         struct ndbus *bus;
         struct ndbus_subscription *next; /* in its bucket */
+        struct nd_list in_order;         /* by id */
         uint32_t id;
         char *pattern;
         char *group;
         struct ndbus_subscribe_options options; /* strings replaced by the two above */
         bool is_latest;       /* window 0: messages come when they are asked for */
         uint32_t n_receiving; /* its messages under way */
+        uint32_t n_streams;   /* of these, in chunks */
+        bool is_asked;        /* SUBSCRIBE is sent on this connection */
         bool is_active;       /* the daemon acknowledged it and has not ended it */
         bool is_unconfirmed;  /* after a reconnect: asked for again, not yet acknowledged */
         bool is_ended;        /* by the daemon */
@@ -165,9 +168,11 @@ struct ndbus_subscription {
         struct nd_list arrivals;   /* struct nd_arrival.in_subscription */
         struct nd_arrival end;
         struct nd_list granting; /* on the bus's list while there is something to grant */
-        uint64_t window_left;    /* messages that the daemon may send */
-        uint64_t out_bytes;      /* bytes that came, or are coming, and were not granted again */
-        uint64_t taken;          /* messages and bytes handed out and not granted again */
+        int64_t window_left; /* messages that the daemon may send; a message that was passed on while
+                                  it still arrived takes its place at its end, and can make it -1 */
+        uint64_t out_messages; /* that came and were not granted again */
+        uint64_t out_bytes;
+        uint64_t taken; /* of these: handed out */
         uint64_t taken_bytes;
         uint64_t pending_dropped; /* for the next message */
         struct ndbus_subscription_stats stats;
@@ -177,6 +182,7 @@ struct nd_subscriptions {
         struct ndbus_subscription **buckets; /* by id; a power of two of them */
         size_t n_buckets;
         size_t n;
+        struct nd_list in_order; /* by id: that is how they must be asked for */
         uint32_t last_id;
         struct ndbus_subscription *last; /* found last */
         struct nd_list granting;
@@ -366,7 +372,8 @@ int nd_watches_renew(struct ndbus *bus);
 void nd_watches_deinit(struct ndbus *bus);
 
 /* publish.c */
-void nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place);
+/* False: more than any window. */
+bool nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place);
 void nd_credit_routed(struct nd_credit *credit, uint64_t place);
 void nd_credit_start(struct nd_credit *credit, uint64_t grant_bytes);
 

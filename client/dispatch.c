@@ -50,7 +50,6 @@ static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd
         }
         if (bus->reports.n++ == 0)
                 bus->reports.first = *fault;
-        nd_credit_routed(&bus->credit, number);
 }
 
 static int
@@ -95,10 +94,10 @@ dispatch_credit(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
                                     "for subscription %u with %llu bytes", p->subscription,
                                     (unsigned long long)p->body_bytes);
         bytes = nd_load_le64(packet->body + 8);
-        if (bytes > ND_BODY_BYTES_MAX || bus->credit.bytes > ND_BODY_BYTES_MAX)
-                return nd_fault_set(fault, NDBUS_EPROTOCOL, "CREDIT", "of %llu bytes is absurd",
+        if (!nd_credit_granted(&bus->credit, bytes, p->place))
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "CREDIT",
+                                    "of %llu bytes makes more than any window",
                                     (unsigned long long)bytes);
-        nd_credit_granted(&bus->credit, bytes, p->place);
         return 0;
 }
 

@@ -22,18 +22,19 @@
 /* Grants wait while the socket takes nothing: they merge, the output would only grow. */
 #define OUTPUT_BYTES_MAX ((size_t)256 << 10)
 
-static void grant_write(struct ndbus_subscription *sub, uint64_t n_messages)
+static void grant_write(struct ndbus_subscription *sub)
 {
         struct ndbus *bus = sub->bus;
         uint8_t body[16];
 
-        nd_store_le64(body, n_messages);
-        nd_store_le64(body + 8, sub->taken_bytes);
+        nd_store_le64(body, sub->is_latest ? 1 : sub->taken);
+        nd_store_le64(body + 8, sub->is_latest ? 0 : sub->taken_bytes);
         if (nd_output_packet(&bus->output,
                              &(struct nd_prelude){.kind = ND_KIND_CREDIT, .subscription = sub->id},
                              NULL, 0, body, sizeof(body)))
                 return; /* no memory: it is tried again with the next one */
-        sub->window_left += n_messages;
+        sub->window_left = sub->is_latest ? 1 : sub->window_left + (int64_t)sub->taken;
+        sub->out_messages -= sub->taken;
         sub->out_bytes -= sub->taken_bytes;
         sub->taken = 0;
         sub->taken_bytes = 0;
@@ -48,17 +49,16 @@ void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes)
 
         if (!sub->is_active)
                 return;
-        sub->taken += sub->is_latest ? 0 : 1;
+        ++sub->taken;
         sub->taken_bytes += body_bytes;
-        if ((sub->taken * 2 >= sub->options.window && !sub->is_latest) ||
-            sub->taken_bytes * 2 >= sub->options.window_bytes) {
-                if (nd_output_bytes(&bus->output) < OUTPUT_BYTES_MAX) {
-                        grant_write(sub, sub->taken);
-                        nd_connection_send(bus);
-                        return;
-                }
-        }
-        if (nd_list_is_empty(&sub->granting)) {
+        if (sub->is_latest)
+                return;
+        if ((sub->taken * 2 >= sub->options.window ||
+             sub->taken_bytes * 2 >= sub->options.window_bytes) &&
+            nd_output_bytes(&bus->output) < OUTPUT_BYTES_MAX) {
+                grant_write(sub);
+                nd_connection_send(bus);
+        } else if (nd_list_is_empty(&sub->granting)) {
                 nd_list_push_tail(&bus->subscriptions.granting, &sub->granting);
                 if (bus->subscriptions.grant_ns == ND_NEVER)
                         bus->subscriptions.grant_ns = nd_clock_coarse_ns() + GRANT_DELAY_NS;
@@ -75,13 +75,13 @@ void nd_grant_write_all(struct ndbus *bus)
                 struct ndbus_subscription *sub =
                         nd_list_entry(i, struct ndbus_subscription, granting);
 
-                grant_write(sub, sub->taken);
+                grant_write(sub);
         }
 }
 
 static bool sub_is_to_ask(const struct ndbus_subscription *sub)
 {
-        return sub->is_latest && sub->is_active && sub->window_left == 0 &&
+        return sub->is_latest && sub->is_active && sub->window_left <= 0 &&
                nd_list_is_empty(&sub->arrivals) && sub->n_receiving == 0;
 }
 
@@ -89,25 +89,21 @@ bool nd_grant_is_to_ask(const struct ndbus *bus)
 {
         if (bus->subscriptions.n_latest == 0 || bus->connection.state != ND_STATE_READY)
                 return false;
-        for (size_t i = 0; i < bus->subscriptions.n_buckets; ++i)
-                for (struct ndbus_subscription *sub = bus->subscriptions.buckets[i]; sub;
-                     sub = sub->next)
-                        if (sub_is_to_ask(sub))
-                                return true;
+        nd_list_for_each (i, &bus->subscriptions.in_order)
+                if (sub_is_to_ask(nd_list_entry(i, struct ndbus_subscription, in_order)))
+                        return true;
         return false;
 }
 
-void nd_grant_ask(struct ndbus *bus, struct ndbus_subscription *sub)
+void nd_grant_ask(struct ndbus *bus, struct ndbus_subscription *only)
 {
         if (bus->subscriptions.n_latest == 0 || bus->connection.state != ND_STATE_READY)
                 return;
-        if (sub) {
-                if (sub_is_to_ask(sub))
-                        grant_write(sub, 1);
-                return;
+        nd_list_for_each (i, &bus->subscriptions.in_order) {
+                struct ndbus_subscription *sub =
+                        nd_list_entry(i, struct ndbus_subscription, in_order);
+
+                if ((!only || only == sub) && sub_is_to_ask(sub))
+                        grant_write(sub);
         }
-        for (size_t i = 0; i < bus->subscriptions.n_buckets; ++i)
-                for (sub = bus->subscriptions.buckets[i]; sub; sub = sub->next)
-                        if (sub_is_to_ask(sub))
-                                grant_write(sub, 1);
 }

@@ -104,7 +104,6 @@ void nd_offline_step(struct ndbus *bus)
                 }
                 if (entry->out.refusal.code) {
                         nd_outgoing_give_up(bus, &entry->out);
-                        nd_credit_routed(&bus->credit, entry->out.number);
                         entry_refuse(bus, entry, &entry->out.refusal);
                         continue;
                 }

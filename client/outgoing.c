@@ -39,7 +39,7 @@ struct plan {
 
 static bool is_nothing_outstanding(const struct nd_credit *credit)
 {
-        return credit->bytes >= credit->window_bytes && credit->n_routed >= credit->n_complete;
+        return credit->bytes == credit->window_bytes;
 }
 
 /* The credit that a message needs to begin: all of it if it can ever be had, else enough for a

@@ -47,40 +47,41 @@ void nd_credit_routed(struct nd_credit *credit, uint64_t place)
                 credit->n_routed = place;
 }
 
-void nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place)
+bool nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place)
 {
-        credit->bytes += bytes;
-        while (credit->window_bytes < credit->bytes && /* the daemon doubles it */
-               credit->window_bytes < ND_PUBLISH_WINDOW_BYTES_MAX)
+        if (nd_add_overflow(credit->bytes, bytes, &credit->bytes))
+                return false;
+        while (credit->bytes > credit->window_bytes) {
+                if (credit->window_bytes >= ND_PUBLISH_WINDOW_BYTES_MAX)
+                        return false;
                 credit->window_bytes =
                         nd_min_u64(2 * credit->window_bytes, ND_PUBLISH_WINDOW_BYTES_MAX);
+        }
         credit->read_at = credit->window_bytes / 2;
         nd_credit_routed(credit, place);
+        return true;
 }
 
-/* After a second without a PUBLISH what is more than the first window is given back, so that the
- * daemon need not keep memory for it, and both ends know what is left. */
-static void credit_give_back(struct ndbus *bus)
+/* After a second without a PUBLISH, what is more than the first window goes back to the daemon. */
+static int credit_lapse(struct ndbus *bus)
 {
         struct nd_credit *credit = &bus->credit;
-        uint64_t now_ns = nd_clock_coarse_ns();
+        uint64_t now = nd_clock_coarse_ns(), more;
         uint8_t body[16] = {0};
-        uint64_t n_bytes;
 
-        if (now_ns - credit->sent_ns < ND_PUBLISH_WINDOW_IDLE_MS * ND_NS_PER_MS)
-                return;
-        credit->sent_ns = now_ns;
-        if (credit->bytes <= ND_PUBLISH_WINDOW_BYTES_MIN)
-                return;
-        n_bytes = credit->bytes - ND_PUBLISH_WINDOW_BYTES_MIN;
-        nd_store_le64(body + 8, n_bytes);
+        if (now - credit->sent_ns < ND_PUBLISH_WINDOW_IDLE_MS * ND_NS_PER_MS ||
+            credit->bytes <= ND_PUBLISH_WINDOW_BYTES_MIN)
+                return 0;
+        more = credit->bytes - ND_PUBLISH_WINDOW_BYTES_MIN;
+        nd_store_le64(body + 8, more);
         if (nd_output_packet(&bus->output, &(struct nd_prelude){.kind = ND_KIND_CREDIT}, NULL, 0,
                              body, sizeof(body)))
-                return; /* no memory: nothing was said, so nothing changes */
-        credit->bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
-        credit->window_bytes =
-                nd_max_u64(credit->window_bytes - n_bytes, ND_PUBLISH_WINDOW_BYTES_MIN);
+                return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        credit->bytes -= more;
+        credit->window_bytes -= more;
         credit->read_at = credit->window_bytes / 2;
+        credit->sent_ns = now;
+        return 0;
 }
 
 /* Reads if so much was sent since the last time that something may have come. */
@@ -219,7 +220,6 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
                         return nd_connection_fail_down(bus);
                 if (out->refusal.code) {
                         r = nd_outgoing_give_up(bus, out);
-                        nd_credit_routed(&bus->credit, out->number);
                         return r < 0 ? r : nd_detail_fault(&out->refusal);
                 }
                 if (has_moved || deadline_ns == ND_NEVER)
@@ -285,9 +285,9 @@ static int publish_online(struct ndbus *bus,
         int r;
 
         r = nd_publish_check_limits(bus, &sizes);
+        r = r ? r : credit_lapse(bus);
         if (r)
                 return r;
-        credit_give_back(bus);
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (r)
                 return r;

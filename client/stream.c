@@ -7,8 +7,11 @@
  * with it: chunks must follow one another without gap, sizes must be those of the header, windows must
  * be kept. Whatever is wrong there ends the connection.
  *
+ * A message takes its place in the window at its last byte: one that the daemon passes on while it
+ * still arrives has none before, and the daemon, which may count earlier, is never ahead of us.
+ *
  * Three things are not wrong: messages under way to a subscription that has just been given up;
- * streams that the daemon takes back (RESET), whose window is free again; and messages for which
+ * streams that the daemon takes back (RESET); and messages for which
  * there is no memory here. The bytes of these are read and thrown away. The last are told to the
  * application as dropped.
  */
@@ -17,6 +20,9 @@
 
 /* More open streams than any window allows in earnest. */
 #define STREAMS_MAX 65536u
+
+/* A daemon begins at most two of a subscription; this bounds what another may make us hold. */
+#define SUBSCRIPTION_STREAMS_MAX 4u
 
 static struct nd_stream *stream_find(struct nd_input *input, uint32_t number)
 {
@@ -34,11 +40,20 @@ static struct nd_stream *stream_find(struct nd_input *input, uint32_t number)
         return NULL;
 }
 
+/* Its subscription has one message less under way. */
+static void stream_leave(struct nd_stream *stream, bool is_whole)
+{
+        --stream->owner->n_receiving;
+        if (!is_whole)
+                --stream->owner->n_streams;
+        stream->owner = NULL;
+}
+
 /* Takes it off the list, and frees it unless it is the one that is part of the input. */
 static void stream_end(struct nd_input *input, struct nd_stream *stream)
 {
         if (stream->owner)
-                --stream->owner->n_receiving;
+                stream_leave(stream, stream == &input->whole);
         if (input->body == stream) {
                 input->body = NULL;
                 input->body_left = 0;
@@ -52,21 +67,17 @@ static void stream_end(struct nd_input *input, struct nd_stream *stream)
         free(stream);
 }
 
-/* Gives the window of a message back that will not be handed out. */
-static void window_return(struct ndbus_subscription *sub, uint64_t body_bytes)
-{
-        if (!sub || !sub->is_active)
-                return;
-        ++sub->window_left;
-        sub->out_bytes -= nd_min_u64(body_bytes, sub->out_bytes);
-}
-
 static void stream_complete(struct ndbus *bus, struct nd_stream *stream)
 {
         struct ndbus_subscription *sub = stream->owner;
         struct ndbus_message *m = stream->message;
 
         stream->message = NULL;
+        if (sub) {
+                --sub->window_left;
+                ++sub->out_messages;
+                sub->out_bytes += stream->body_bytes;
+        }
         if (sub && m) {
                 nd_list_push_tail(&bus->arrivals, &m->arrival.in_bus);
                 nd_list_push_tail(&sub->arrivals, &m->arrival.in_subscription);
@@ -100,8 +111,7 @@ void nd_stream_disown(struct ndbus *bus, struct ndbus_subscription *sub)
         if (input->body == &input->whole && (!sub || input->whole.owner == sub)) {
                 ndbus_message_free(nd_steal(input->whole.message));
                 if (sub) {
-                        --sub->n_receiving;
-                        input->whole.owner = NULL;
+                        stream_leave(&input->whole, true);
                 } else {
                         stream_end(input, &input->whole);
                 }
@@ -113,8 +123,7 @@ void nd_stream_disown(struct ndbus *bus, struct ndbus_subscription *sub)
                         continue;
                 ndbus_message_free(nd_steal(stream->message));
                 if (sub) {
-                        --sub->n_receiving;
-                        stream->owner = NULL;
+                        stream_leave(stream, false);
                 } else {
                         stream_end(input, stream);
                 }
@@ -163,18 +172,22 @@ static int message_find_owner(struct ndbus *bus,
                 *ret = NULL;
                 return 0;
         }
-        if (!sub->is_active)
+        if (!sub->is_asked)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "subscription",
-                                    "%u has a message before it was acknowledged", p->subscription);
-        if (sub->window_left == 0)
+                                    "%u has a message before it was asked for", p->subscription);
+        if (sub->window_left < 1)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "subscription",
                                     "%u has more messages than its window of %llu", p->subscription,
                                     (unsigned long long)sub->options.window);
-        if (sub->out_bytes > 0 && (sub->out_bytes > sub->options.window_bytes ||
-                                   p->body_bytes > sub->options.window_bytes - sub->out_bytes))
+        if (sub->out_messages > 0 && !sub->is_latest &&
+            (sub->out_bytes > sub->options.window_bytes ||
+             p->body_bytes > sub->options.window_bytes - sub->out_bytes))
                 return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "window_bytes",
                                           sub->out_bytes + p->body_bytes, sub->options.window_bytes,
                                           "bytes");
+        if (p->flags & ND_FLAG_BODY_IN_CHUNKS && sub->n_streams >= SUBSCRIPTION_STREAMS_MAX)
+                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "streams", sub->n_streams + 1,
+                                          SUBSCRIPTION_STREAMS_MAX, "");
         *ret = sub;
         return 0;
 }
@@ -259,9 +272,8 @@ int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct 
         stream->received_bytes = 0;
         stream->is_refused = sub && !m;
         if (sub) {
-                --sub->window_left;
-                sub->out_bytes += p->body_bytes;
                 ++sub->n_receiving;
+                sub->n_streams += stream != &input->whole;
         }
         if (m) {
                 m->dropped = sub->pending_dropped;
@@ -315,7 +327,6 @@ int nd_stream_reset(struct ndbus *bus, const struct nd_packet *packet, struct nd
                                     "of stream %u, which is not "
                                     "open",
                                     p->stream);
-        window_return(stream->owner, stream->body_bytes);
         if (stream->owner && stream->message)
                 nd_subscription_add_pending(stream->owner, stream->message->dropped);
         ndbus_message_free(nd_steal(stream->message));

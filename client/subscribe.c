@@ -69,6 +69,7 @@ static void sub_unlink(struct ndbus_subscription *sub)
         while (*at != sub)
                 at = &(*at)->next;
         *at = sub->next;
+        nd_list_unlink(&sub->in_order);
         --subs->n;
         if (sub->is_latest)
                 --subs->n_latest;
@@ -91,7 +92,7 @@ static void sub_stop_granting(struct ndbus_subscription *sub)
         if (nd_list_is_empty(&subs->granting))
                 subs->grant_ns = ND_NEVER;
         sub->taken = sub->taken_bytes = 0;
-        sub->out_bytes = 0;
+        sub->out_messages = sub->out_bytes = 0;
 }
 
 static void sub_free(struct ndbus_subscription *sub)
@@ -118,9 +119,8 @@ void nd_subscriptions_deinit(struct ndbus *bus)
 {
         struct nd_subscriptions *subs = &bus->subscriptions;
 
-        for (size_t i = 0; i < subs->n_buckets; ++i)
-                while (subs->buckets[i])
-                        sub_free(subs->buckets[i]);
+        while (!nd_list_is_empty(&subs->in_order))
+                sub_free(nd_list_entry(subs->in_order.next, struct ndbus_subscription, in_order));
         free(subs->buckets);
         *subs = (struct nd_subscriptions){0};
 }
@@ -154,8 +154,9 @@ static int sub_ask(struct ndbus_subscription *sub)
         };
         struct nd_control_bytes bytes;
 
-        sub->window_left = sub->is_latest ? 0 : o->window;
+        sub->window_left = sub->is_latest ? 0 : (int64_t)o->window;
         sub->is_active = false;
+        sub->is_asked = true;
         nd_subscribe_pack(&header, &bytes);
         return nd_request_start(sub->bus, &sub->request, ND_KIND_SUBSCRIBE, sub->id, bytes.data,
                                 bytes.n);
@@ -182,7 +183,7 @@ void nd_subscription_ended(struct ndbus_subscription *sub,
 {
         nd_stream_disown(sub->bus, sub);
         nd_subscription_add_dropped(sub, n_dropped);
-        sub->is_active = false;
+        sub->is_active = sub->is_asked = false;
         sub->is_ended = true;
         sub->end_code = code;
         sub->end_fault = *fault;
@@ -200,30 +201,31 @@ void nd_subscription_refused(struct ndbus_subscription *sub)
 
 void nd_subscriptions_lost(struct ndbus *bus)
 {
-        struct nd_subscriptions *subs = &bus->subscriptions;
+        nd_list_for_each (i, &bus->subscriptions.in_order) {
+                struct ndbus_subscription *sub =
+                        nd_list_entry(i, struct ndbus_subscription, in_order);
 
-        for (size_t i = 0; i < subs->n_buckets; ++i) {
-                for (struct ndbus_subscription *sub = subs->buckets[i]; sub; sub = sub->next) {
-                        if (sub->is_active) {
-                                nd_subscription_add_pending(sub, NDBUS_UNKNOWN);
-                                ++sub->stats.gaps_unknown;
-                                sub_set_unconfirmed(sub, true);
-                        }
-                        sub->is_active = false;
-                        sub_stop_granting(sub);
+                if (sub->is_active) {
+                        nd_subscription_add_pending(sub, NDBUS_UNKNOWN);
+                        ++sub->stats.gaps_unknown;
+                        sub_set_unconfirmed(sub, true);
                 }
+                sub->is_active = sub->is_asked = false;
+                sub_stop_granting(sub);
         }
 }
 
 int nd_subscriptions_renew(struct ndbus *bus)
 {
-        struct nd_subscriptions *subs = &bus->subscriptions;
         int r = 0;
 
-        for (size_t i = 0; i < subs->n_buckets && !r; ++i)
-                for (struct ndbus_subscription *sub = subs->buckets[i]; sub && !r; sub = sub->next)
-                        if (sub->is_unconfirmed)
-                                r = sub_ask(sub);
+        nd_list_for_each (i, &bus->subscriptions.in_order) {
+                struct ndbus_subscription *sub =
+                        nd_list_entry(i, struct ndbus_subscription, in_order);
+
+                if (sub->is_unconfirmed && !r)
+                        r = sub_ask(sub);
+        }
         return r;
 }
 
@@ -237,8 +239,11 @@ static int options_check(const struct ndbus_subscribe_options *o)
         if (o->depth == 0 || o->bytes == 0)
                 return nd_detail_fail(NDBUS_EINVAL,
                                       "options.depth, options.bytes: must be at least 1");
-        if (o->window == 0 && o->policy != NDBUS_LATEST)
-                return nd_detail_fail(NDBUS_EINVAL, "options.window: must be at least 1");
+        if ((o->window == 0 && o->policy != NDBUS_LATEST) || o->window > INT64_MAX / 2 ||
+            o->window_bytes > INT64_MAX / 2)
+                return nd_detail_fail(NDBUS_EINVAL,
+                                      "options.window, options.window_bytes: must be at least 1 "
+                                      "and at most 2^62");
         if (o->group && (!*o->group || strlen(o->group) > ND_NAME_BYTES_MAX))
                 return nd_detail_fail(NDBUS_EINVAL,
                                       "options.group: has %zu bytes, must have 1 to "
@@ -281,6 +286,7 @@ static int sub_new(struct ndbus *bus,
         nd_list_init(&sub->arrivals);
         nd_list_init(&sub->granting);
         sub->id = ++subs->last_id;
+        nd_list_push_tail(&subs->in_order, &sub->in_order);
         sub->next = *sub_bucket(subs, sub->id);
         *sub_bucket(subs, sub->id) = sub;
         ++subs->n;
