@@ -689,8 +689,11 @@ static int header_read_topic(struct header_build *b,
         if (memchr(str->ptr, '\0', str->size))
                 return header_malformed(b, "header", key, "has a NUL within");
         r = nd_topic_check(str->ptr, str->size, b->fault);
-        if (r)
+        if (r) {
+                if (b->fault)
+                        snprintf(b->fault->field, sizeof(b->fault->field), "%s", key);
                 return r;
+        }
         *ret_topic = header_take_text(&b->arena, str);
         *ret_n_topic = str->size;
         return 0;

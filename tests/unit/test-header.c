@@ -407,7 +407,8 @@ Test(header, t16_t17_values_are_errors_of_the_message)
         expect_refused("{\"topic\": \"a//b\", \"frames\": []}", NDBUS_ETOPIC, NULL);
         expect_refused("{\"topic\": \"\", \"frames\": []}", NDBUS_ETOPIC, NULL);
         expect_refused("{\"topic\": \"a/*\", \"frames\": []}", NDBUS_ETOPIC, NULL);
-        expect_refused("{\"topic\": \"t\", \"reply\": \"/\", \"frames\": []}", NDBUS_ETOPIC, NULL);
+        expect_refused("{\"topic\": \"t\", \"reply\": \"/\", \"frames\": []}", NDBUS_ETOPIC,
+                       "reply");
 
         expect_frame_refused("{\"bytes\": 63, \"dtype\": [\"float32\", 32], \"shape\": [4, 4]}",
                              NDBUS_ELENGTH, ".bytes");
