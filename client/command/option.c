@@ -350,10 +350,10 @@ static int option_check_arguments(const struct nd_command *command,
                                     result->n_arguments, command->n_arguments_min, command->name,
                                     command->arguments);
         if (result->n_arguments > command->n_arguments_max)
-                return nd_fault_set(fault, NDBUS_EINVAL,
-                                    result->arguments[command->n_arguments_max],
-                                    "one argument too many; the usage is: ndbus %s %s",
-                                    command->name, command->arguments);
+                return nd_fault_set(
+                        fault, NDBUS_EINVAL, result->arguments[command->n_arguments_max],
+                        "one argument too many; the usage is: ndbus %s%s%s", command->name,
+                        *command->arguments ? " " : "", command->arguments);
         return 0;
 }
 

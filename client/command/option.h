@@ -61,7 +61,7 @@ struct nd_option {
                 .text = (_text),                                                                   \
         },
 #define ND_OPTION_CHECK(_s, _field, _name, _type, _fallback, _min, _max, _value, _text)            \
-        _Static_assert((_min) <= (_max), "range of " _name);
+        _Static_assert((int64_t)(_min) <= (int64_t)(_max), "range of " _name);
 
 /* Defines struct nd_NAME_options and NAME_options[] from the table. */
 #define ND_OPTION_DEFINE(_name, _table)                                                            \

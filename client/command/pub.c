@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * ndbus pub: files as messages
+ *
+ * Elements go to the socket from where the file is mapped. Messages that the daemon refuses are told
+ * at the end, by a flush, because publishing does not wait for answers; whatever was refused, by the
+ * library at once or by the daemon later, makes the exit status 1, and the others are published all
+ * the same.
+ *
+ * Between messages of a given rate the wait is one inside the library, so that the connection is
+ * served meanwhile.
+ */
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include "client/command/command.h"
+#include "client/command/meta.h"
+#include "client/command/report.h"
+#include "client/command/source.h"
+
+#define PUB_OPTIONS(XX, S)                                                                         \
+        XX(S, dtype, "dtype", TEXT, 0, 0, 0, "DTYPE",                                              \
+           "Element type of raw files: float32, >uint16, datetime64[ns] ... Of .npy files with "   \
+           "opaque elements: what they are (bfloat16).")                                           \
+        XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N",                                                \
+           "Shape of raw files. Default: one dimension, all there is.")                            \
+        XX(S, retain, "retain", FLAG, 0, 0, 0, "",                                                 \
+           "Keep each message as its topic's value for later subscribers.")                        \
+        XX(S, repeat, "repeat", COUNT, 1, 0, INT64_MAX, "N",                                       \
+           "Publish all files N times; 0: until interrupted. Default 1.")                          \
+        XX(S, rate, "rate", RATE, 0, 0, 1000000000, "HZ",                                          \
+           "Messages a second. Default: as fast as they go.")                                      \
+        XX(S, wait_subscribers, "wait-subscribers", COUNT, 0, 0, UINT32_MAX, "N",                  \
+           "First wait until N subscriptions match TOPIC, at most --timeout.")                     \
+        XX(S, meta, "meta", LIST, 0, 0, 0, "KEY=VALUE",                                            \
+           "Metadata of every message; may be given several times. Numbers, true and false are "   \
+           "sent as such, KEY=\"5\" as text.")                                                     \
+        XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
+           "Seconds to wait for leave to send each message, and for the daemon's answer at the "   \
+           "end. Default 5.")                                                                      \
+        XX(S, block, "block", FLAG, 0, 0, 0, "", "Wait as long as it takes for leave to send.")    \
+        ND_COMMAND_URL_OPTION(XX, S)
+
+ND_OPTION_DEFINE(pub, PUB_OPTIONS);
+
+struct pub {
+        const struct nd_pub_options *options;
+        const char *topic;
+        struct ndbus *bus;
+        void *meta;
+        size_t n_meta;
+        uint64_t n_published;
+        uint64_t n_refused;
+        uint64_t due_ns; /* when the next message is, with --rate */
+        struct nd_progress progress;
+};
+
+/* What is over when this comes back: the connection, or the user's patience. */
+static bool pub_is_over(int r)
+{
+        return r == NDBUS_ENOTCONN || r == NDBUS_EDEAD || r == NDBUS_ESHUTDOWN ||
+               r == NDBUS_EINTERRUPTED || r == NDBUS_EPROTOCOL;
+}
+
+/* Waits for the time of the next message, and serves the connection meanwhile. */
+static int pub_pace(struct pub *pub)
+{
+        uint64_t now = nd_now_ns();
+
+        if (pub->options->rate <= 0)
+                return 0;
+        if (pub->due_ns == 0)
+                pub->due_ns = now;
+        while (now < pub->due_ns && !nd_signals_interrupted(NULL)) {
+                uint64_t left_ms = (pub->due_ns - now) / 1000000;
+                struct ndbus_message *message = NULL;
+                int r = NDBUS_ETIMEDOUT;
+
+                if (left_ms > 0)
+                        r = ndbus_receive(pub->bus, &message,
+                                          left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
+                ndbus_message_free(message);
+                if (pub_is_over(r))
+                        return r;
+                now = nd_now_ns();
+                if (now < pub->due_ns && (pub->due_ns - now < 1000000 || r != NDBUS_ETIMEDOUT)) {
+                        uint64_t left = nd_min_u64(pub->due_ns - now, 1000000);
+                        struct timespec rest = {.tv_nsec = (long)left};
+
+                        clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
+                        now = nd_now_ns();
+                }
+        }
+        pub->due_ns += (uint64_t)(1e9 / pub->options->rate);
+        if (pub->due_ns < now) /* late: no burst to catch up */
+                pub->due_ns = now;
+        return 0;
+}
+
+static int pub_message(struct pub *pub, const char *path, const struct nd_source_message *message)
+{
+        struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
+        int r;
+
+        r = pub_pace(pub);
+        if (!r) {
+                options.meta = pub->n_meta ? pub->meta : message->meta;
+                options.n_meta = pub->n_meta ? pub->n_meta : message->n_meta;
+                options.encoding = message->encoding;
+                options.retain = pub->options->retain;
+                options.timeout_ms =
+                        pub->options->block ? -1 : nd_command_timeout(pub->options->timeout_ms);
+                r = ndbus_publish(pub->bus, pub->topic, message->arrays, message->n_arrays,
+                                  &options);
+        }
+        if (r) {
+                ++pub->n_refused;
+                nd_progress_clear(&pub->progress);
+                if (r != NDBUS_EINTERRUPTED)
+                        nd_report_bus(path, r);
+                return r;
+        }
+        ++pub->n_published;
+        return 0;
+}
+
+/* Negative: nothing more can be published. */
+static int pub_file(struct pub *pub, const char *path)
+{
+        const struct nd_source_options options = {pub->options->dtype, pub->options->shape};
+        nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
+        struct nd_source_message message;
+        struct nd_fault fault;
+        int r;
+
+        r = nd_source_open(&source, path, &options, &fault);
+        while (!r && !nd_signals_interrupted(NULL)) {
+                r = nd_source_next(source, &message, &fault);
+                if (r)
+                        break;
+                if (message.note && pub->n_published == 0)
+                        nd_report("%s: %s", path, message.note);
+                r = pub_message(pub, path, &message);
+                if (pub_is_over(r))
+                        return r;
+                r = 0;
+                nd_progress_show(&pub->progress, "%" PRIu64 " messages", pub->n_published);
+        }
+        if (r < 0) {
+                ++pub->n_refused;
+                nd_progress_clear(&pub->progress);
+                nd_report_fault(path, &fault);
+        }
+        return 0;
+}
+
+static int pub_files(struct pub *pub, char *const *paths, size_t n_paths)
+{
+        bool is_endless = pub->options->repeat == 0;
+        int r;
+
+        for (uint64_t round = 0; is_endless || round < pub->options->repeat; ++round)
+                for (size_t i = 0; i < n_paths; ++i) {
+                        r = pub_file(pub, paths[i]);
+                        if (r || nd_signals_interrupted(NULL))
+                                return r;
+                        if (is_endless && round == 0 && pub->n_published == 0 && i + 1 == n_paths)
+                                return 0; /* none of them can be: neither can they later */
+                }
+        return 0;
+}
+
+static int pub_check(const struct nd_pub_options *options, char *const *paths, size_t n_paths)
+{
+        for (size_t i = 0; i < n_paths; ++i)
+                if (strcmp(paths[i], "-") == 0 && options->repeat != 1) {
+                        nd_report("--repeat: stdin can be read only once; give a file");
+                        return ND_EXIT_USAGE;
+                }
+        return ND_EXIT_OK;
+}
+
+static int pub_on_bus(struct pub *pub, char *const *paths, size_t n_paths)
+{
+        const struct nd_pub_options *options = pub->options;
+        int r, timeout_ms = nd_command_timeout(options->timeout_ms), status = ND_EXIT_OK;
+
+        pub->bus = nd_command_open(options->url);
+        if (!pub->bus)
+                return ND_EXIT_FAILED;
+        if (options->wait_subscribers > 0) {
+                r = ndbus_wait_subscribers(pub->bus, pub->topic,
+                                           (unsigned)options->wait_subscribers,
+                                           options->block ? -1 : timeout_ms);
+                if (r) {
+                        status = nd_report("--wait-subscribers %" PRIu64 ": %s: %s",
+                                           options->wait_subscribers, ndbus_strerror(r),
+                                           ndbus_detail());
+                        ndbus_close(pub->bus, 0, NULL);
+                        return status;
+                }
+        }
+        nd_progress_start(&pub->progress);
+        pub_files(pub, paths, n_paths);
+        nd_progress_clear(&pub->progress);
+
+        status = nd_command_close(pub->bus, options->block ? -1 : timeout_ms);
+        return pub->n_refused > 0 ? ND_EXIT_FAILED : status;
+}
+
+static int pub_run(const void *values, char *const *arguments, size_t n_arguments)
+{
+        struct pub pub = {.options = values, .topic = arguments[0]};
+        struct nd_fault fault;
+        int status;
+
+        status = pub_check(pub.options, arguments + 1, n_arguments - 1);
+        if (status != ND_EXIT_OK)
+                return status;
+        if (nd_meta_pack(&pub.options->meta, &pub.meta, &pub.n_meta, &fault)) {
+                nd_report_fault("", &fault);
+                return ND_EXIT_USAGE;
+        }
+        nd_signals_catch();
+        status = pub_on_bus(&pub, arguments + 1, n_arguments - 1);
+        free(pub.meta);
+        return status;
+}
+
+const struct nd_command nd_command_pub = {
+        .name = "pub",
+        .arguments = "TOPIC FILE...",
+        .summary = "Publish arrays from files.",
+        .details = "Each FILE is a message: .npy, an ndbus record, or raw bytes with --dtype and "
+                   "--shape; - is stdin. Arrays or records one behind another in one file, or in a "
+                   "pipe, are as many messages.",
+        .n_arguments_min = 2,
+        .n_arguments_max = UINT32_MAX,
+        .options = pub_options,
+        .n_options = nd_array_size(pub_options),
+        .values_bytes = sizeof(struct nd_pub_options),
+        .run = pub_run,
+};

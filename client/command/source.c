@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Reading messages from files and pipes
+ *
+ * The kind is told from the first bytes, not from the name: \x93NUMPY, \x89NDBUS, "PK" (an .npz, which
+ * is refused with a hint), anything else is raw and needs --dtype.
+ *
+ * Parsers here want bytes that are contiguous. A mapped file is that from the start; of a pipe one
+ * buffer is kept, read into until the parser stops saying TRUNCATED, and moved down behind each
+ * message. A file that somebody shortens while it is mapped raises SIGBUS, as it would for any program
+ * that maps it.
+ */
+
+#include "client/command/source.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <ndbus/ndbus.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "client/command/npy.h"
+#include "client/command/spelling.h"
+#include "protocol/limit.h"
+#include "protocol/record.h"
+#include "protocol/utf8.h"
+
+#define SOURCE_READ_BYTES (256u * 1024u)
+
+struct nd_source {
+        int fd; /* -1 once nothing more is to be read */
+        bool is_mapped;
+        char *bytes; /* [n_bytes] mapping, or buffer of n_allocated bytes */
+        size_t n_bytes;
+        size_t n_allocated;
+        size_t at;      /* where the next message begins in bytes */
+        size_t n_taken; /* bytes of the message that was handed out last */
+        uint64_t moved; /* bytes of the pipe that are no longer in the buffer */
+        uint64_t n_messages;
+
+        bool has_dtype;
+        struct nd_spelling dtype;
+        bool has_shape;
+        int64_t shape[NDBUS_DIMS_MAX];
+        int32_t ndim;
+
+        /* what the last message borrows */
+        struct nd_npy *npy;
+        struct ndbus_message *record;
+        struct ndbus_array array;
+        int64_t raw_shape[1];
+};
+
+static int source_map(struct nd_source *source, struct nd_fault *fault)
+{
+        struct stat st;
+        void *bytes;
+
+        if (fstat(source->fd, &st) < 0)
+                return nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
+        if (S_ISDIR(st.st_mode))
+                return nd_fault_set(fault, NDBUS_ESYSTEM, "", "is a directory; give a file");
+        if (!S_ISREG(st.st_mode) || st.st_size == 0)
+                return 0;
+        if (lseek(source->fd, 0, SEEK_CUR) != 0) /* stdin that somebody has read from */
+                return 0;
+        bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, source->fd, 0);
+        if (bytes == MAP_FAILED)
+                return 0;
+        source->bytes = bytes;
+        source->n_bytes = (size_t)st.st_size;
+        source->is_mapped = true;
+        return 0;
+}
+
+int nd_source_open(struct nd_source **ret_source,
+                   const char *path,
+                   const struct nd_source_options *options,
+                   struct nd_fault *fault)
+{
+        nd_cleanup(nd_source_freep) struct nd_source *source = calloc(1, sizeof(*source));
+        int r;
+
+        if (!source)
+                return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
+        source->fd = -1;
+        if (options->dtype) {
+                r = nd_spelling_parse_dtype(options->dtype, "--dtype", &source->dtype, fault);
+                if (r)
+                        return r;
+                source->has_dtype = true;
+        }
+        if (options->shape) {
+                r = nd_spelling_parse_shape(options->shape, "--shape", source->shape, &source->ndim,
+                                            fault);
+                if (r)
+                        return r;
+                source->has_shape = true;
+        }
+        source->fd = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                                            : open(path, O_RDONLY | O_CLOEXEC);
+        if (source->fd < 0)
+                return nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
+        r = source_map(source, fault);
+        if (r)
+                return r;
+        if (source->is_mapped) {
+                close(source->fd);
+                source->fd = -1;
+        }
+        *ret_source = nd_steal(source);
+        return 0;
+}
+
+struct nd_source *nd_source_free(struct nd_source *source)
+{
+        if (!source)
+                return NULL;
+        nd_npy_free(source->npy);
+        ndbus_message_free(source->record);
+        if (source->is_mapped)
+                munmap(source->bytes, source->n_bytes);
+        else
+                free(source->bytes);
+        if (source->fd >= 0)
+                close(source->fd);
+        free(source);
+        return NULL;
+}
+
+/* One read. *ret_more is false at the end. Bytes may move: only between messages, and while none of
+ * them is parsed. */
+static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault *fault)
+{
+        ssize_t n;
+
+        *ret_more = false;
+        if (source->fd < 0)
+                return 0;
+        if (source->at > 0) {
+                memmove(source->bytes, source->bytes + source->at, source->n_bytes - source->at);
+                source->moved += source->at;
+                source->n_bytes -= source->at;
+                source->at = 0;
+        }
+        if (source->n_bytes == source->n_allocated) {
+                size_t want = source->n_allocated ? source->n_allocated * 2 : SOURCE_READ_BYTES;
+                char *bytes = realloc(source->bytes, want);
+
+                if (!bytes)
+                        return nd_fault_set(fault, NDBUS_ENOMEM, "",
+                                            "out of memory at %zu bytes of one message",
+                                            source->n_bytes);
+                source->bytes = bytes;
+                source->n_allocated = want;
+        }
+        do {
+                n = read(source->fd, source->bytes + source->n_bytes,
+                         source->n_allocated - source->n_bytes);
+        } while (n < 0 && errno == EINTR);
+        if (n < 0)
+                return nd_fault_set(fault, NDBUS_ESYSTEM, "read", "%s", strerror(errno));
+        if (n == 0) {
+                close(source->fd);
+                source->fd = -1;
+                return 0;
+        }
+        source->n_bytes += (size_t)n;
+        *ret_more = true;
+        return 0;
+}
+
+/* At least so many bytes from source->at on; fewer only at the end. */
+static int source_need(struct nd_source *source, size_t n, struct nd_fault *fault)
+{
+        bool more = true;
+        int r = 0;
+
+        while (!r && more && source->n_bytes - source->at < n)
+                r = source_read(source, &more, fault);
+        return r;
+}
+
+/* An .npy of opaque elements is what NumPy makes of bfloat16 and the like: --dtype says which. */
+static int source_rename(struct nd_source *source, struct nd_fault *fault)
+{
+        struct ndbus_array *array = &source->array;
+
+        if (source->has_shape)
+                return nd_fault_set(fault, NDBUS_EINVAL, "--shape",
+                                    "is for raw bytes; an .npy file has its own shape");
+        if (!source->has_dtype)
+                return 0;
+        if (strcmp(array->dtype, "opaque") != 0 || array->bits != (source->dtype.bits + 7) / 8 * 8)
+                return nd_fault_set(fault, NDBUS_EINVAL, "--dtype",
+                                    "cannot rename %s of %" PRIu32 " bytes; an .npy of opaque "
+                                    "elements ('|V%" PRIu32 "') could be",
+                                    array->dtype, array->bits / 8, (source->dtype.bits + 7) / 8);
+        if (source->dtype.bits < 8)
+                array->flags |= NDBUS_SUBBYTE_PADDED;
+        array->dtype = source->dtype.dtype;
+        array->bits = source->dtype.bits;
+        array->flags |= source->dtype.flags;
+        array->unit = source->dtype.unit[0] ? source->dtype.unit : NULL;
+        array->unit_count = source->dtype.unit_count;
+        return 0;
+}
+
+static int
+source_next_npy(struct nd_source *source, struct nd_source_message *ret, struct nd_fault *fault)
+{
+        bool more = true;
+        int r;
+
+        do {
+                r = nd_npy_read(source->bytes + source->at, source->n_bytes - source->at,
+                                &source->npy, fault);
+                if (r == NDBUS_ETRUNCATED) {
+                        int failed = source_read(source, &more, fault);
+
+                        if (failed)
+                                return failed;
+                        if (!more) /* its text again: read() has not touched it */
+                                return r;
+                }
+        } while (r == NDBUS_ETRUNCATED);
+        if (r)
+                return r;
+
+        source->array = source->npy->array;
+        source->n_taken = (size_t)source->npy->file_bytes;
+        ret->note = source->npy->has_titles ? "titles of fields are not carried" : NULL;
+        return source_rename(source, fault);
+}
+
+/* A whole record at source->at; where it is cut is told by its place in the file. 1: the end. */
+static int
+source_need_record(struct nd_source *source, struct nd_record *ret_record, struct nd_fault *fault)
+{
+        bool more = true;
+        int r;
+
+        do {
+                r = nd_record_unpack(source->bytes + source->at, source->n_bytes - source->at,
+                                     source->moved + source->at, ret_record, fault);
+                if (r == NDBUS_ETRUNCATED || r == 1) {
+                        int failed = source_read(source, &more, fault);
+
+                        if (failed)
+                                return failed;
+                }
+        } while ((r == NDBUS_ETRUNCATED || r == 1) && more);
+        return r;
+}
+
+static int
+source_next_record(struct nd_source *source, struct nd_source_message *ret, struct nd_fault *fault)
+{
+        struct nd_record record = {.record_bytes = 0};
+        int r;
+
+        if (source->has_dtype || source->has_shape)
+                return nd_fault_set(fault, NDBUS_EINVAL, source->has_dtype ? "--dtype" : "--shape",
+                                    "is for raw bytes; an ndbus record has its own");
+        for (;;) {
+                r = source_need_record(source, &record, fault);
+                if (r)
+                        return r;
+                if (record.prelude.kind != ND_KIND_FILE_INDEX)
+                        break;
+                source->at += (size_t)record.record_bytes;
+        }
+        r = ndbus_unpack(source->bytes + source->at, source->n_bytes - source->at, &source->record,
+                         &source->n_taken);
+        if (r)
+                return nd_fault_set(fault, r, "",
+                                    "record %" PRIu64 ", which begins at byte %" PRIu64 ": %s: %s",
+                                    source->n_messages + 1, source->moved + source->at,
+                                    ndbus_strerror(r), ndbus_detail());
+
+        ret->n_arrays = ndbus_message_arrays(source->record, &ret->arrays);
+        ret->n_meta = ndbus_message_meta(source->record, &ret->meta);
+        ret->encoding = ndbus_message_encoding(source->record);
+        return 0;
+}
+
+/* Bytes that the shape wants; false if they are no whole number below 2^63. */
+static bool source_raw_bytes(const struct nd_source *source, uint64_t *ret)
+{
+        uint64_t bits = source->dtype.bits;
+
+        for (int32_t i = 0; i < source->ndim; ++i)
+                if (nd_mul_overflow(bits, (uint64_t)source->shape[i], &bits))
+                        return false;
+        if (bits > INT64_MAX)
+                return false;
+        *ret = (bits + 7) / 8;
+        return true;
+}
+
+/* Without --shape: all there is, in one dimension. */
+static int source_shape_raw(struct nd_source *source, struct nd_fault *fault)
+{
+        uint32_t itemsize = source->dtype.bits / 8;
+        size_t n;
+        int r;
+
+        r = source_need(source, SIZE_MAX, fault);
+        if (r)
+                return r;
+        n = source->n_bytes - source->at;
+        if (source->dtype.bits % 8 || n % itemsize)
+                return nd_fault_set(fault, NDBUS_ELENGTH, "--dtype",
+                                    "%zu bytes are no whole number of %s; say --shape too", n,
+                                    source->dtype.dtype);
+        source->raw_shape[0] = (int64_t)(n / itemsize);
+        source->array.ndim = 1;
+        source->array.shape = source->raw_shape;
+        source->n_taken = n;
+        return 0;
+}
+
+static int source_next_raw(struct nd_source *source, struct nd_fault *fault)
+{
+        uint64_t bytes = 0;
+        size_t n;
+        int r;
+
+        if (!source->has_dtype)
+                return nd_fault_set(fault, NDBUS_EINVAL, "",
+                                    "is neither .npy nor an ndbus record; for raw bytes give "
+                                    "--dtype and --shape");
+        source->array = (struct ndbus_array){
+                .dtype = source->dtype.dtype,
+                .bits = source->dtype.bits,
+                .flags = source->dtype.flags,
+                .ndim = source->ndim,
+                .shape = source->shape,
+                .unit = source->dtype.unit[0] ? source->dtype.unit : NULL,
+                .unit_count = source->dtype.unit_count,
+        };
+        if (!source->has_shape) {
+                r = source_shape_raw(source, fault);
+        } else {
+                if (!source_raw_bytes(source, &bytes) || bytes > SIZE_MAX)
+                        return nd_fault_set(fault, NDBUS_ESHAPE, "--shape",
+                                            "more than 2^63 bits in all");
+                r = source_need(source, (size_t)bytes, fault);
+                n = source->n_bytes - source->at;
+                if (!r && (n < bytes || (source->is_mapped && n != bytes)))
+                        return nd_fault_set(fault, NDBUS_ELENGTH, "--shape",
+                                            "wants %" PRIu64 " bytes, there are %zu", bytes, n);
+                source->n_taken = (size_t)bytes;
+        }
+        source->array.data = source->bytes + source->at;
+        return r;
+}
+
+static int
+source_next_kind(struct nd_source *source, struct nd_source_message *ret, struct nd_fault *fault)
+{
+        const char *p = source->bytes + source->at;
+        size_t n = source->n_bytes - source->at;
+
+        if (nd_npy_is(p, n))
+                return source_next_npy(source, ret, fault);
+        if (n > 0 && memcmp(p, "\x89NDBUS\r\n", n < 8 ? n : 8) == 0)
+                return source_next_record(source, ret, fault);
+        if (source->n_messages == 0 && !source->has_dtype && n >= 4 &&
+            (memcmp(p, "PK\3\4", 4) == 0 || memcmp(p, "PK\5\6", 4) == 0))
+                return nd_fault_set(fault, NDBUS_EUNSUPPORTED, "",
+                                    "is an .npz archive; unzip it and give the .npy files in it");
+        if (source->n_messages > 0 && !source->has_dtype)
+                return nd_fault_set(fault, NDBUS_ECORRUPT, "",
+                                    "byte %" PRIu64 ": behind message %" PRIu64
+                                    " there is something that is no message",
+                                    source->moved + source->at, source->n_messages);
+        return source_next_raw(source, fault);
+}
+
+int nd_source_next(struct nd_source *source,
+                   struct nd_source_message *ret_message,
+                   struct nd_fault *fault)
+{
+        struct nd_source_message message = {.arrays = &source->array, .n_arrays = 1};
+        int r;
+
+        source->npy = nd_npy_free(source->npy);
+        ndbus_message_free(nd_steal(source->record));
+        source->at += source->n_taken;
+        source->n_taken = 0;
+
+        r = source_need(source, 8, fault);
+        if (r)
+                return r;
+        if (source->at == source->n_bytes && source->n_messages > 0)
+                return 1;
+        if (source->at == source->n_bytes && !source->has_dtype)
+                return nd_fault_set(fault, NDBUS_ETRUNCATED, "", "is empty");
+        message.offset = source->moved + source->at;
+
+        r = source_next_kind(source, &message, fault);
+        if (r)
+                return r;
+        ++source->n_messages;
+        *ret_message = message;
+        return 0;
+}
+
+void nd_source_stem(const char *path, char *out, size_t n_out)
+{
+        const char *base = strrchr(path, '/');
+        size_t n;
+
+        base = base ? base + 1 : path;
+        n = strlen(base);
+        if (n > 4 && strcmp(base + n - 4, ".npy") == 0)
+                n -= 4;
+        if (n >= n_out || n > ND_NAME_BYTES_MAX || strcmp(path, "-") == 0 ||
+            !nd_utf8_is_valid(base, n))
+                n = 0;
+        memcpy(out, base, n);
+        out[n] = '\0';
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Sources: the messages in a file or on stdin
+ *
+ * .npy, ndbus records, or raw bytes whose dtype the user says. A file that can be mapped is, so that
+ * elements go from the page cache to the socket; a pipe is read as far as each message needs, so that
+ * an endless one works. Arrays that were saved one behind another into one file are as many messages.
+ */
+
+#include <ndbus/array.h>
+#include "protocol/fault.h"
+
+struct nd_source;
+
+struct nd_source_options {
+        const char *dtype; /* as nd_spelling_parse_dtype(), or NULL */
+        const char *shape; /* as nd_spelling_parse_shape(), or NULL */
+};
+
+struct nd_source_message {
+        const struct ndbus_array *arrays; /* [n_arrays] */
+        size_t n_arrays;
+        const void *meta; /* [n_meta], of a record; else NULL */
+        size_t n_meta;
+        const char *encoding; /* of a record, or NULL */
+        const char *note;     /* what is lost of it, or NULL */
+        uint64_t offset;      /* where it begins in the file */
+};
+
+/**
+ * nd_source_open() - open a file
+ * @path:     "-" is stdin
+ * @options:  borrowed for the call
+ *
+ * Return: 0; NDBUS_ESYSTEM; NDBUS_EINVAL for options; NDBUS_ENOMEM
+ */
+int nd_source_open(struct nd_source **ret_source,
+                   const char *path,
+                   const struct nd_source_options *options,
+                   struct nd_fault *fault);
+
+/**
+ * nd_source_next() - the next message
+ * @ret_message:  valid until the next call or nd_source_free()
+ *
+ * Return: 0; 1 there is none left; else nothing more can be read: NDBUS_ECORRUPT,
+ *         NDBUS_ETRUNCATED, NDBUS_EDTYPE, NDBUS_ESHAPE, NDBUS_ELENGTH, NDBUS_EUNSUPPORTED ...
+ */
+int nd_source_next(struct nd_source *source,
+                   struct nd_source_message *ret_message,
+                   struct nd_fault *fault);
+
+struct nd_source *nd_source_free(struct nd_source *source);
+
+ND_DEFINE_CLEANUP(struct nd_source *, nd_source_free);
+
+/* The bytes of "a/b.npy" that name it, "b": what a frame made of it is called. "-" has none. */
+void nd_source_stem(const char *path, char *out, size_t n_out);

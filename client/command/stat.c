@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * ndbus stat: what the daemon counts
+ *
+ * The daemon answers with one msgpack map (PROTOCOL.md 8). --json prints all of it; the tables print
+ * what an operator looks for first: who is connected, who loses messages, which topics there are.
+ * Keys that are not there are shown as "-", keys that are not known only by --json, so that this
+ * command and a daemon of another version get along.
+ */
+
+#include <inttypes.h>
+#include <msgpack.h>
+#include <string.h>
+#include "client/command/command.h"
+#include "client/command/meta.h"
+#include "client/command/report.h"
+#include "protocol/scan.h"
+
+#define STAT_OPTIONS(XX, S)                                                                        \
+        XX(S, json, "json", FLAG, 0, 0, 0, "", "Print everything as JSON on one line.")            \
+        XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
+           "Seconds to wait for the answer. Default 5.")                                           \
+        ND_COMMAND_URL_OPTION(XX, S)
+
+ND_OPTION_DEFINE(stat, STAT_OPTIONS);
+
+#define STAT_COLUMNS_MAX 12
+#define STAT_CELL_BYTES  300
+
+enum stat_format {
+        STAT_TEXT,   /* to the left */
+        STAT_NUMBER, /* to the right */
+        STAT_BYTES,  /* 1.5M */
+        STAT_HEX,
+        STAT_BOOL,
+};
+
+struct stat_column {
+        const char *key;
+        const char *title;
+        enum stat_format format;
+};
+
+static const struct stat_column stat_clients[] = {
+        {"source", "SOURCE", STAT_HEX},
+        {"client", "CLIENT", STAT_TEXT},
+        {"pid", "PID", STAT_NUMBER},
+        {"transport", "VIA", STAT_TEXT},
+        {"published", "SENT", STAT_NUMBER},
+        {"published_bytes", "BYTES", STAT_BYTES},
+        {"delivered", "RECEIVED", STAT_NUMBER},
+        {"delivered_bytes", "BYTES", STAT_BYTES},
+        {"queued_bytes", "QUEUED", STAT_BYTES},
+};
+
+static const struct stat_column stat_subscriptions[] = {
+        {"source", "SOURCE", STAT_HEX},          {"id", "ID", STAT_NUMBER},
+        {"pattern", "PATTERN", STAT_TEXT},       {"policy", "POLICY", STAT_TEXT},
+        {"group", "GROUP", STAT_TEXT},           {"matched", "MATCHED", STAT_NUMBER},
+        {"delivered", "DELIVERED", STAT_NUMBER}, {"dropped", "DROPPED", STAT_NUMBER},
+        {"queued", "QUEUED", STAT_NUMBER},       {"queued_bytes", "BYTES", STAT_BYTES},
+};
+
+static const struct stat_column stat_topics[] = {
+        {"topic", "TOPIC", STAT_TEXT},         {"subscribers", "SUBSCRIBERS", STAT_NUMBER},
+        {"messages", "MESSAGES", STAT_NUMBER}, {"bytes", "BYTES", STAT_BYTES},
+        {"retained", "RETAINED", STAT_BOOL},
+};
+
+static const msgpack_object *stat_find(const msgpack_object *map, const char *key)
+{
+        size_t n = strlen(key);
+
+        if (!map || map->type != MSGPACK_OBJECT_MAP)
+                return NULL;
+        for (uint32_t i = 0; i < map->via.map.size; ++i) {
+                const msgpack_object_kv *kv = &map->via.map.ptr[i];
+
+                if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == n &&
+                    memcmp(kv->key.via.str.ptr, key, n) == 0)
+                        return &kv->val;
+        }
+        return NULL;
+}
+
+static bool stat_number(const msgpack_object *map, const char *key, uint64_t *ret)
+{
+        const msgpack_object *value = stat_find(map, key);
+
+        if (!value || value->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
+                return false;
+        *ret = value->via.u64;
+        return true;
+}
+
+static void stat_format_bytes(uint64_t bytes, char *out, size_t n_out)
+{
+        static const char units[] = " KMGTPE";
+        double value = (double)bytes;
+        size_t i = 0;
+
+        for (; value >= 1024 && i + 2 < sizeof(units); ++i)
+                value /= 1024;
+        if (i == 0)
+                snprintf(out, n_out, "%" PRIu64, bytes);
+        else
+                snprintf(out, n_out, "%.*f%c", value < 10 ? 1 : 0, value, units[i]);
+}
+
+static void stat_format_cell(const msgpack_object *value, enum stat_format format, char *out)
+{
+        bool is_number = value && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER;
+
+        snprintf(out, STAT_CELL_BYTES, "-");
+        if (is_number && format == STAT_HEX)
+                snprintf(out, STAT_CELL_BYTES, "%016" PRIx64, value->via.u64);
+        else if (is_number && format == STAT_BYTES)
+                stat_format_bytes(value->via.u64, out, STAT_CELL_BYTES);
+        else if (is_number)
+                snprintf(out, STAT_CELL_BYTES, "%" PRIu64, value->via.u64);
+        else if (value && value->type == MSGPACK_OBJECT_BOOLEAN)
+                snprintf(out, STAT_CELL_BYTES, "%s", value->via.boolean ? "yes" : "no");
+        else if (value && value->type == MSGPACK_OBJECT_STR && value->via.str.size > 0)
+                snprintf(out, STAT_CELL_BYTES, "%.*s", (int)nd_min_u64(value->via.str.size, 255),
+                         value->via.str.ptr);
+        for (char *c = out; *c; ++c)
+                if ((unsigned char)*c < 0x20 || *c == 0x7f)
+                        *c = '?';
+}
+
+/* Columns of characters, not bytes. */
+static int stat_width(const char *text)
+{
+        int n = 0;
+
+        for (; *text; ++text)
+                n += (*text & 0xc0) != 0x80;
+        return n;
+}
+
+static void stat_write_cell(const char *text, int width, bool is_left, bool is_last)
+{
+        int padding = width - stat_width(text);
+
+        if (is_left)
+                printf("%s%*s", text, is_last ? 0 : padding, "");
+        else
+                printf("%*s%s", padding, "", text);
+        fputs(is_last ? "\n" : "  ", stdout);
+}
+
+/* A table of a list of maps. */
+static void stat_write_table(const char *title,
+                             const msgpack_object *list,
+                             const struct stat_column *columns,
+                             size_t n_columns)
+{
+        uint32_t n_rows = list && list->type == MSGPACK_OBJECT_ARRAY ? list->via.array.size : 0;
+        int widths[STAT_COLUMNS_MAX];
+        char cell[STAT_CELL_BYTES];
+
+        printf("\n%s: %" PRIu32 "\n", title, n_rows);
+        if (n_rows == 0)
+                return;
+        for (size_t k = 0; k < n_columns; ++k) {
+                widths[k] = stat_width(columns[k].title);
+                for (uint32_t i = 0; i < n_rows; ++i) {
+                        stat_format_cell(stat_find(&list->via.array.ptr[i], columns[k].key),
+                                         columns[k].format, cell);
+                        if (stat_width(cell) > widths[k])
+                                widths[k] = stat_width(cell);
+                }
+        }
+        for (uint32_t i = 0; i <= n_rows; ++i)
+                for (size_t k = 0; k < n_columns; ++k) {
+                        bool is_left =
+                                columns[k].format == STAT_TEXT || columns[k].format == STAT_HEX;
+
+                        if (i == 0)
+                                snprintf(cell, sizeof(cell), "%s", columns[k].title);
+                        else
+                                stat_format_cell(
+                                        stat_find(&list->via.array.ptr[i - 1], columns[k].key),
+                                        columns[k].format, cell);
+                        stat_write_cell(cell, widths[k], is_left, k + 1 == n_columns);
+                }
+}
+
+static void stat_write_server(const msgpack_object *root)
+{
+        const msgpack_object *server = stat_find(root, "server");
+        const msgpack_object *memory = stat_find(root, "memory");
+        uint64_t uptime_ns = 0, used = 0, max = 0;
+        char version[STAT_CELL_BYTES], pid[STAT_CELL_BYTES], used_text[32], max_text[32];
+
+        stat_format_cell(stat_find(server, "version"), STAT_TEXT, version);
+        stat_format_cell(stat_find(server, "pid"), STAT_NUMBER, pid);
+        stat_number(server, "uptime_ns", &uptime_ns);
+        stat_number(memory, "used", &used);
+        stat_number(memory, "max", &max);
+        stat_format_bytes(used, used_text, sizeof(used_text));
+        stat_format_bytes(max, max_text, sizeof(max_text));
+        printf("server %s  pid %s  up %" PRIu64 " s  memory %s of %s\n", version, pid,
+               uptime_ns / UINT64_C(1000000000), used_text, max_text);
+}
+
+/* Those that are not zero, in lines. */
+static void stat_write_counters(const msgpack_object *counters)
+{
+        if (!counters || counters->type != MSGPACK_OBJECT_MAP)
+                return;
+        fputs("\ncounters that are not 0:\n", stdout);
+        for (uint32_t i = 0; i < counters->via.map.size; ++i) {
+                const msgpack_object_kv *kv = &counters->via.map.ptr[i];
+                char name[STAT_CELL_BYTES];
+
+                if (kv->val.type != MSGPACK_OBJECT_POSITIVE_INTEGER || kv->val.via.u64 == 0)
+                        continue;
+                stat_format_cell(&kv->key, STAT_TEXT, name);
+                printf("  %-32s %" PRIu64 "\n", name, kv->val.via.u64);
+        }
+}
+
+static int stat_write(const void *data, size_t n_data)
+{
+        msgpack_unpacked unpacked;
+        struct nd_fault fault;
+        size_t offset = 0;
+
+        if (nd_scan(data, n_data, ND_SCAN_META, "answer", &fault))
+                return nd_report_fault("", &fault);
+        msgpack_unpacked_init(&unpacked);
+        if (msgpack_unpack_next(&unpacked, data, n_data, &offset) != MSGPACK_UNPACK_SUCCESS) {
+                msgpack_unpacked_destroy(&unpacked);
+                return nd_report("the daemon's answer cannot be read");
+        }
+        stat_write_server(&unpacked.data);
+        stat_write_table("clients", stat_find(&unpacked.data, "clients"), stat_clients,
+                         nd_array_size(stat_clients));
+        stat_write_table("subscriptions", stat_find(&unpacked.data, "subscriptions"),
+                         stat_subscriptions, nd_array_size(stat_subscriptions));
+        stat_write_table("topics", stat_find(&unpacked.data, "topics"), stat_topics,
+                         nd_array_size(stat_topics));
+        stat_write_counters(stat_find(&unpacked.data, "counters"));
+        msgpack_unpacked_destroy(&unpacked);
+        return ND_EXIT_OK;
+}
+
+static int stat_run(const void *values, char *const *arguments, size_t n_arguments)
+{
+        const struct nd_stat_options *options = values;
+        nd_autofree void *data = NULL;
+        struct nd_fault fault;
+        struct ndbus *bus;
+        size_t n_data = 0;
+        int r, status = ND_EXIT_OK;
+
+        (void)arguments;
+        (void)n_arguments;
+        bus = nd_command_open(options->url);
+        if (!bus)
+                return ND_EXIT_FAILED;
+        r = ndbus_stats(bus, &data, &n_data, nd_command_timeout(options->timeout_ms));
+        if (r)
+                status = nd_report_bus("", r);
+        ndbus_close(bus, 0, NULL);
+        if (r)
+                return status;
+        if (!options->json)
+                return stat_write(data, n_data);
+        if (nd_meta_write_json(stdout, data, n_data, &fault))
+                return nd_report_fault("", &fault);
+        fputc('\n', stdout);
+        return ND_EXIT_OK;
+}
+
+const struct nd_command nd_command_stat = {
+        .name = "stat",
+        .arguments = "",
+        .summary = "Show the daemon's clients, subscriptions, topics and counters.",
+        .options = stat_options,
+        .n_options = nd_array_size(stat_options),
+        .values_bytes = sizeof(struct nd_stat_options),
+        .run = stat_run,
+};
