@@ -1,0 +1,320 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""The ndbus command from outside: what it prints, writes, refuses, and survives."""
+
+import json
+import os
+import re
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import ndbus_run
+from ndbus_run import Daemon, Sub, run
+
+
+def npy(descr, shape, data, fortran=False):
+    """A file as NumPy would write it, without NumPy."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape!r}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data
+
+
+def put(folder, name, data):
+    path = os.path.join(folder, name)
+    with open(path, "wb") as f:
+        f.write(data)
+    return path
+
+
+def get(*parts):
+    with open(os.path.join(*parts), "rb") as f:
+        return f.read()
+
+
+FLOATS = npy("<f4", (3,), bytes.fromhex("0000c03f000010c000004040"))  # T01
+BRAIN = npy("|V2", (6,), bytes.fromhex("0000803f00404040c0bf203e"))  # T04, as NumPy sees it
+
+
+def test_usage(folder):
+    for arguments, says in [
+        ([], "a command is missing; 'ndbus --help' lists them"),
+        (["frob"], "frob: no such command; 'ndbus --help' lists them"),
+        (["pub", "topic"], "1 of 2 arguments are there; the usage is: ndbus pub TOPIC FILE..."),
+        (["pub", "t", "f", "--retian"], "--retian: no such option; did you mean --retain?"),
+        (["pub", "t", "f", "--meta", "x"], "--meta: 'x' is no KEY=VALUE; exposure=0.5 would be one"),
+        (["pub", "t", "f", "--meta", "x=1", "--meta", "x=2"], "--meta: the key 'x' is there twice"),
+        (["pub", "t", "-", "--repeat", "2"], "--repeat: stdin can be read only once; give a file"),
+        (["sub", "t", "--policy", "lossy"],
+         "--policy: 'lossy' is not known; give one of drop-oldest|drop-newest|latest|block|disconnect"),
+        (["pack", "f"], "--output: is missing; say where the records go, as in -o FILE.ndb"),
+        (["unpack", "f"], "--output: is missing; say where the arrays go, as in -o DIR"),
+        (["stat", "x"], "x: one argument too many; the usage is: ndbus stat "),
+    ]:
+        done = run(*arguments, check=2)
+        assert done.out == "", done.out
+        lines = done.err.splitlines()
+        assert len(lines) == 1 and lines[0].endswith(says.rstrip()), (arguments, done.err)
+    for command in ["", "pub", "sub", "pack", "unpack", "stat", "ping", "bench"]:
+        done = run(*[w for w in [command, "--help"] if w], check=0)
+        assert done.out.startswith("usage: ndbus ") and done.err == "", (command, done.out)
+    assert run("--version", check=0).out.startswith("ndbus "), "version"
+
+
+def test_manual(folder):
+    """The page and --help name the same options."""
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "client", "man",
+                        "ndbus.1")
+    sections = get(page).decode().split("\n.Ss ndbus ")[1:]
+    assert [s.split()[0] for s in sections] == ["pub", "sub", "pack", "unpack", "stat", "ping", "bench"]
+    for section in sections:
+        command = section.split()[0]
+        section = section.split("\n.Sh ")[0]
+        listed = re.findall(r"^\.It Fl -([a-z-]+)", section, re.M)
+        helped = re.findall(r"^  --([a-z-]+)", run(command, "--help", check=0).out, re.M)
+        helped.remove("help")
+        assert sorted(helped) == listed, f"{command}: {sorted(helped)} in --help, {listed} in the page"
+
+
+def test_no_daemon(folder):
+    put(folder, "a.npy", FLOATS)
+    url = "unix:" + os.path.join(folder, "nobody")
+    for arguments in [["ping"], ["stat"], ["sub", "t"], ["pub", "t", os.path.join(folder, "a.npy")],
+                      ["bench", "--count", "1"]]:
+        done = run(*arguments, url=url, check=1)
+        assert "not connected to a daemon" in done.err and "nobody" in done.err, done.err
+
+
+def test_pack(folder):
+    a = put(folder, "a.npy", FLOATS)
+    b = put(folder, "b.npy", BRAIN)
+    raw = put(folder, "raw.bin", b"\1\2\3\4")
+    packed = os.path.join(folder, "all.ndb")
+    out = os.path.join(folder, "out")
+
+    # the same name twice; every kind of file; records inside a record file are taken over
+    run("pack", a, b, "-o", packed, "--meta", "n=5", "--meta", "s=x y", "--meta", "t=true",
+        "--meta", 'q="5"', "--meta", "f=-2.5e3", check=0)
+    run("pack", packed, a, "-o", os.path.join(folder, "more.ndb"), check=0)
+    done = run("unpack", os.path.join(folder, "more.ndb"), "-o", out, "--meta", check=0)
+    lines = [line.split("\t") for line in done.out.splitlines()]
+    meta = {"n": 5, "s": "x y", "t": True, "q": "5", "f": -2500.0}
+    assert lines[0] == ["a.npy", "float32", "[3]"], lines
+    assert lines[1][0] == "meta" and json.loads(lines[1][1]) == meta, lines
+    assert lines[2] == ["b.npy", "opaque[2]", "[6]"], lines
+    assert lines[4] == ["a-3.npy", "float32", "[3]"], lines
+    assert get(out, "a.npy") == get(out, "a-3.npy") == FLOATS
+    assert get(out, "b.npy") == BRAIN
+
+    # raw bytes; and the true dtype of opaque ones is kept, and told when it is written
+    run("pack", raw, "-o", packed, "--dtype", ">int16", "--shape", "2,1", check=0)
+    assert run("unpack", packed, "-o", out, check=0).out == "raw.bin.npy\t>int16\t[2,1]\n"
+    run("pack", b, "-o", packed, "--dtype", "bfloat16", check=0)
+    done = run("unpack", packed, "-o", out, check=0)
+    assert done.out == "b.npy\tbfloat16\t[6]\tnote=bfloat16 written as |V2\n", done.out
+    assert get(out, "b.npy") == BRAIN
+
+    # pipes on both sides, several arrays behind one another
+    done = run("pack", "-", "-o", "-", input=FLOATS + BRAIN, check=0)
+    done = run("unpack", "-", "-o", out, input=done.stdout, check=0)
+    assert [l.split("\t")[0] for l in done.out.splitlines()] == ["1.npy", "2.npy"], done.out
+    assert get(out, "1.npy") == FLOATS and get(out, "2.npy") == BRAIN
+
+
+def test_files_that_are_cut(folder):
+    a = put(folder, "a.npy", FLOATS)
+    packed = os.path.join(folder, "a.ndb")
+    run("pack", a, "-o", packed, check=0)
+    one = get(packed)
+    for n in range(len(one) + 1, 2 * len(one), 37):
+        out = os.path.join(folder, f"out{n}")
+        done = run("unpack", put(folder, "cut.ndb", (one + one)[:n]), "-o", out, check=1)
+        assert done.out.splitlines()[0].startswith("a.npy\t") and get(out, "a.npy") == FLOATS
+        assert os.listdir(out) == ["a.npy"], os.listdir(out)
+        assert f"begins at byte {len(one)} and ends at byte {n}" in done.err, done.err
+
+
+def test_files_that_are_refused(folder):
+    for name, data, says in [
+        ("o.npy", npy("|O", (1,), b"\x80\5K\1."), "pickled Python objects are never decoded"),
+        ("long.npy", npy("<f16", (1,), bytes(16)), "long double"),
+        ("short.npy", FLOATS[:-1], "the file ends at byte 139"),
+        ("z.npz", b"PK\3\4" + bytes(60), "is an .npz archive; unzip it"),
+        ("text.txt", b"hello, world", "is neither .npy nor an ndbus record"),
+        ("empty.npy", b"", "is empty"),
+        ("tail.npy", FLOATS + b"xyz", "behind message 1 there is something that is no message"),
+        ("bad.ndb", b"\x89NDBUS\r\n" + bytes(200), "record: "),
+    ]:
+        path = put(folder, name, data)
+        done = run("pack", path, "-o", os.path.join(folder, "never.ndb"), check=1)
+        assert f"ndbus pack: {path}: " in done.err and says in done.err, done.err
+    assert not os.path.exists(os.path.join(folder, "never.ndb"))
+    assert not [n for n in os.listdir(folder) if n.endswith(".tmp")], os.listdir(folder)
+    done = run("pack", folder, "-o", os.path.join(folder, "never.ndb"), check=1)
+    assert "is a directory" in done.err, done.err
+    done = run("pack", put(folder, "r", b"12345"), "-o", "-", "--dtype", "int16", check=1)
+    assert "5 bytes are no whole number of int16" in done.err, done.err
+    done = run("pack", os.path.join(folder, "r"), "-o", "-", "--dtype", "int8", "--shape", "4", check=1)
+    assert "wants 4 bytes, there are 5" in done.err, done.err
+
+
+def test_names_stay_in_their_folder(folder):
+    """Names of frames and topics come from others."""
+    import pathlib
+    packed = os.path.join(folder, "evil.ndb")
+    names = ["..", "../../up.npy", "/abs", ".hidden", "a/b", "x" * 250, "%41"]
+    data = b""
+    for name in names:
+        safe = os.path.join(folder, "n.npy")
+        put(folder, "n.npy", FLOATS)
+        run("pack", safe, "-o", packed, check=0)
+        record = get(packed)
+        # the frame's name stands in the header; rebuild it by packing under a name of equal length
+        stem = "n" * len(name)
+        if len(stem) < 250:
+            os.rename(safe, os.path.join(folder, stem + ".npy"))
+            run("pack", os.path.join(folder, stem + ".npy"), "-o", packed, check=0)
+            record = get(packed)
+            assert record.count(stem.encode()) >= 1
+            record = record.replace(b"\xa4name" + bytes([0xa0 + len(stem)]) + stem.encode(),
+                                    b"\xa4name" + bytes([0xa0 + len(name)]) + name.encode())
+            assert name.encode() in record
+            data += record
+    path = put(folder, "evil.ndb", data)
+    out = os.path.join(folder, "deep", "er")
+    os.makedirs(out)
+    run("unpack", path, "-o", out, check=0)
+    found = sorted(os.listdir(out))
+    assert found == sorted(["%2E..npy", "%2E.%2F..%2Fup.npy.npy", "%2Fabs.npy", "%2Ehidden.npy",
+                            "a%2Fb.npy", "%2541.npy"]), found
+    assert os.listdir(os.path.join(folder, "deep")) == ["er"]
+
+    with Daemon() as daemon:
+        out = os.path.join(folder, "deep", "sub")
+        topics = ["../../x", "a/../../y", "./z", "ok/" + "s" * 200]
+        sub = Sub(daemon.unix, "**", "--count", len(topics), "--output", out)
+        floats = put(folder, "f.npy", FLOATS)
+        for topic in topics:
+            run("pub", topic, floats, url=daemon.unix, check=0)
+        for line in sub.finish():
+            assert "file=" + out + "/" in line, line
+        assert sorted(os.listdir(os.path.join(folder, "deep"))) == ["er", "sub"]
+        assert len(list(pathlib.Path(out).rglob("*.npy"))) == len(topics)
+
+
+def test_lines(folder):
+    a = put(folder, "a.npy", FLOATS)
+    b = put(folder, "b.npy", BRAIN)
+    with Daemon() as daemon:
+        run("pub", "t/old", a, "--retain", url=daemon.unix, check=0)
+        sub = Sub(daemon.tcp, "t/**", "--count", 4, "--meta", "--output", os.path.join(folder, "o"))
+        assert sub.read_line().split("\t")[7] == "retained"
+        run("pub", "t/x", a, b, "--meta", "exposure=0.5", "--dtype", "bfloat16", url=daemon.unix,
+            check=1)  # float32 cannot be renamed; the other one goes
+        run("pub", "t/x", a, "--wait-subscribers", 1, "--meta", "k=\x1b[2J", url=daemon.unix, check=0)
+        run("pub", "t/x", "-", "--rate", 1000, "--block", url=daemon.tcp, input=b"\0\1",
+            check=1)
+        run("pub", "t/x", "-", "--dtype", "uint8", "--shape", "", url=daemon.tcp, input=b"\7",
+            check=0)
+        lines = [line.split("\t") for line in sub.finish()]
+        assert [c[:5] for c in lines] == [
+            ["t/x", "1", "bfloat16", "[6]", "12"],
+            ["t/x", "1", "float32", "[3]", "12"],
+            ["t/x", "1", "uint8", "[]", "1"],
+        ], lines
+        assert all(0 <= float(c[5]) < 3600 and c[6] == "0" for c in lines), lines
+        o = os.path.join(folder, "o")
+        # sequence 1 of three sources: none overwrites another
+        assert lines[0][7:] == [f"file={o}/t/x-1.npy", "note=bfloat16 written as |V2",
+                                'meta={"exposure": 0.5}'], lines[0]
+        assert lines[1][7].startswith(f"file={o}/t/x-1.") and lines[1][7] != lines[0][7], lines[1]
+        assert lines[1][8] == 'meta={"k": "\\u001b[2J"}', lines[1]
+        assert get(o, "t", "x-1.npy") == BRAIN and get(lines[1][7][5:]) == FLOATS
+
+        done = run("sub", "nothing", "--timeout", "0.2", url=daemon.unix, check=0)
+        assert done.out == ""
+        done = run("sub", "nothing", "--timeout", "0.2", "--count", 1, url=daemon.unix, check=1)
+        assert "0 of 1 came" in done.err, done.err
+        done = run("pub", "nobody", a, "--wait-subscribers", 1, "--timeout", "0.2", url=daemon.unix,
+                   check=1)
+        assert "--wait-subscribers 1: timed out" in done.err, done.err
+        for topic in ["a//b", "a/*", "$sys/x", ""]:
+            run("pub", topic, a, url=daemon.unix, check=1)
+        Sub(daemon.unix, "t/**", "--no-retained").interrupt()
+
+
+def test_too_big_is_told(folder):
+    """T28, by the command."""
+    a = put(folder, "a.npy", FLOATS)
+    big = put(folder, "big", bytes((1 << 20) + 1))
+    with Daemon("--message-max", "1M") as daemon:
+        sub = Sub(daemon.unix, "t", "--count", 1)
+        done = run("pub", "t", big, a, "--dtype", "uint8", url=daemon.unix, check=1)
+        done = run("pub", "t", big, "--dtype", "uint8", url=daemon.unix, check=1)
+        assert "exceeds its limit" in done.err and "1048576" in done.err, done.err
+        run("pub", "t", a, url=daemon.unix, check=0)
+        assert len(sub.finish()) == 1
+
+
+def test_restart(folder):
+    """A subscriber lives longer than its daemon."""
+    a = put(folder, "a.npy", FLOATS)
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t", "--count", 2)
+        run("pub", "t", a, "--wait-subscribers", 1, url=daemon.unix, check=0)
+        line = sub.read_line()
+        assert line.split("\t")[6] == "0\n", line
+        daemon.stop()
+        sub.wait_said("connecting again")
+        daemon.start()
+        run("pub", "t", a, "--wait-subscribers", 1, "--timeout", 60, url=daemon.unix, check=0)
+        lines = sub.finish()
+        assert len(lines) == 1 and lines[0].split("\t")[6] == "unknown", lines
+
+
+def test_view(folder):
+    ramp = npy("|u1", (1, 10), bytes([0, 28, 57, 85, 113, 142, 170, 198, 227, 255]))
+    a = put(folder, "a.npy", ramp)
+    environment = {"LC_ALL": "C.UTF-8", "COLUMNS": "40", "LINES": "12", "TERM": "xterm"}
+    with Daemon() as daemon:
+        for extra, want in [({}, "    ....::::----====++++****####%%%%@@@@"),
+                            ({"CLICOLOR_FORCE": "1", "COLORTERM": "truecolor"}, "\x1b[38;2;")]:
+            sub = Sub(daemon.unix, "t", "--count", 1, "--view", env={**environment, **extra})
+            run("pub", "t", a, "--wait-subscribers", 1, url=daemon.unix, check=0)
+            lines = sub.finish()
+            assert lines[1] == "uint8 [1,10]  min 0  max 255", lines
+            assert lines[2].startswith(want), lines
+
+
+def test_operator(folder):
+    a = put(folder, "a.npy", FLOATS)
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t/*", "--policy", "latest")
+        run("pub", "t/x", a, "--retain", "--repeat", 3, url=daemon.unix, check=0)
+        everything = json.loads(run("stat", "--json", url=daemon.tcp, check=0).out)
+        assert everything["server"]["pid"] == daemon.process.pid
+        assert [s["pattern"] for s in everything["subscriptions"]] == ["t/*"]
+        assert everything["counters"]["messages_in"] == 3
+        done = run("stat", url=daemon.tcp, check=0)
+        for text in ["clients: 2", "subscriptions: 1", "topics: 1", "latest", "t/*", "messages_in"]:
+            assert text in done.out, (text, done.out)
+        assert "5 round trips: min " in run("ping", "--count", 5, url=daemon.unix, check=0).out
+        sub.interrupt()
+        for arguments in [["--size", "16", "--count", "100", "--subscribers", "3"],
+                          ["--size", "3M", "--count", "5"],
+                          ["--size", "1K", "--seconds", "0.1", "--rate", "200"]]:
+            done = run("bench", *arguments, url=daemon.unix, check=0)
+            assert "MB/s" in done.out and "delay p50" in done.out and "lost" not in done.out, done.out
+
+
+def main():
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
+            with tempfile.TemporaryDirectory(prefix="ndbus-command-") as folder:
+                test(folder)
+            print("ok", name, flush=True)
+
+
+main()

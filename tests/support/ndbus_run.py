@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+"""A daemon and the command for tests that are written in Python.
+
+NDBUS and NDBUSD name the programs (meson sets them). Waiting is for events: READY=1 of the daemon,
+"subscribed to" of `ndbus sub`, the end of a process; each with a deadline that only a hang reaches.
+"""
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+NDBUS = os.environ["NDBUS"]
+NDBUSD = os.environ["NDBUSD"]
+DEADLINE = 120
+
+SKIP = 77
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(SKIP)
+
+
+def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE):
+    """Run the command; check: the exit status it must have."""
+    environment = dict(os.environ, **(env or {}))
+    if url:
+        environment["NDBUS_URL"] = url
+    done = subprocess.run([NDBUS, *map(str, arguments)], input=input, capture_output=True,
+                          env=environment, timeout=timeout)
+    done.out = done.stdout.decode("utf-8", "replace")
+    done.err = done.stderr.decode("utf-8", "replace")
+    if check is not None:
+        assert done.returncode == check, (
+            f"ndbus {' '.join(map(str, arguments))}: status {done.returncode}, not {check}\n"
+            f"{done.out}{done.err}")
+    return done
+
+
+class Daemon:
+    """ndbusd in a private folder, on a Unix socket there and on a TCP port of the system's choice."""
+
+    def __init__(self, *options):
+        self.options = options
+        self.folder = tempfile.mkdtemp(prefix="ndbus-test-")
+        self.unix = "unix:" + os.path.join(self.folder, "s")
+        self.tcp = None
+        self.process = None
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def start(self):
+        path = os.path.join(self.folder, "notify")
+        if os.path.exists(path):
+            os.unlink(path)
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        notify.bind(path)
+        tcp = self.tcp or "tcp://127.0.0.1:0"
+        self.process = subprocess.Popen(
+            [NDBUSD, "--listen", self.unix, "--listen", tcp, *self.options],
+            env=dict(os.environ, NOTIFY_SOCKET=path), stderr=subprocess.PIPE)
+        notify.settimeout(DEADLINE)
+        try:
+            text = notify.recv(65536).decode()
+            while "READY=1" not in text or "tcp://" not in text:
+                text += "\n" + notify.recv(65536).decode()
+        except socket.timeout:
+            self.process.kill()
+            raise AssertionError("the daemon is not ready: " +
+                                 self.process.stderr.read().decode())
+        finally:
+            notify.close()
+        status = [l for l in text.splitlines() if l.startswith("STATUS=")][-1]
+        self.tcp = [word for word in status.split() if word.startswith("tcp://")][0].rstrip(",")
+
+    def stop(self):
+        self.process.terminate()
+        _, log = self.process.communicate(timeout=DEADLINE)
+        assert self.process.returncode == 0, (self.process.returncode, log.decode())
+
+    def __exit__(self, kind, value, trace):
+        try:
+            if kind is None:
+                self.stop()
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                _, log = self.process.communicate()
+                print(log.decode(), file=sys.stderr)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Sub:
+    """`ndbus sub` that has said that it is subscribed."""
+
+    def __init__(self, url, *arguments, env=None):
+        self.process = subprocess.Popen(
+            [NDBUS, "sub", "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
+        self.said = ""
+        self.wait_said("subscribed to")
+
+    def wait_said(self, text):
+        """Until it has said so on stderr."""
+        fd = self.process.stderr.fileno()
+        while text not in self.said:
+            ready, _, _ = select.select([fd], [], [], DEADLINE)
+            piece = os.read(fd, 65536) if ready else b""
+            if not piece:
+                self.process.kill()
+                raise AssertionError(f"sub ended without '{text}': {self.said}")
+            self.said += piece.decode()
+
+    def read_line(self):
+        fd = self.process.stdout.fileno()
+        ready, _, _ = select.select([fd], [], [], DEADLINE)
+        assert ready, "sub printed nothing"
+        return self.process.stdout.readline().decode()
+
+    def finish(self, check=0):
+        """Wait for its end; the lines it printed."""
+        out, err = self.process.communicate(timeout=DEADLINE)
+        self.said += err.decode()
+        assert self.process.returncode == check, (self.process.returncode, self.said)
+        return out.decode().splitlines()
+
+    def interrupt(self, check=0):
+        self.process.send_signal(signal.SIGINT)
+        return self.finish(check)
