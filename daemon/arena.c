@@ -5,8 +5,8 @@
  *
  * A relay that allocates one buffer a message loses half its speed at 1 MiB: fresh pages cost more
  * than the bytes in them, above all on virtual machines. So blocks are recycled, last in first out,
- * which also keeps them in the cache; fresh ones are made accessible and populated sixteen at a
- * time in one call, and what has not been needed for a second goes back to the system.
+ * which also keeps them in the cache; fresh ones are made accessible and populated up to sixteen at
+ * a time in one call, and what has not been needed for a second goes back to the system.
  *
  * The address space is reserved whole at the start, so a block is an index and no mapping is ever
  * split. The reservation has no access rights and so is not accounted as memory.
@@ -67,14 +67,16 @@ static uint8_t *arena_at(const struct nd_arena *arena, size_t i_block)
         return arena->base + i_block * ND_BLOCK_BYTES;
 }
 
-/* Populating is an optimisation: what it did not do, the first touch does. */
+/* As much again as there is, up to sixteen blocks: a daemon that is sent one small body stays small.
+ * Populating is an optimisation: what it did not do, the first touch does. */
 static bool arena_grow(struct nd_arena *arena)
 {
         size_t n = arena->n_blocks_max - arena->n_fresh;
+        size_t most = nd_min_u64(nd_max_u64(arena->n_fresh, 1), ARENA_FRESH_N);
         uint8_t *at = arena_at(arena, arena->n_fresh);
 
-        if (n > ARENA_FRESH_N)
-                n = ARENA_FRESH_N;
+        if (n > most)
+                n = most;
         if (n == 0 || mprotect(at, n * ND_BLOCK_BYTES, PROT_READ | PROT_WRITE) < 0)
                 return false;
 

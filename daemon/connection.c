@@ -27,6 +27,7 @@
 #define CONNECTION_LAST_WORDS_MS   1000u /* an ERROR that closes may take so long to be sent */
 #define CONNECTION_LEAD_BYTES      (64u * 1024u) /* bodies from here on are not read past */
 #define CONNECTION_STASH_BYTES_MIN 512u
+#define CONNECTION_LAST_READS_MAX  1024u  /* what a socket's buffer may hold, one packet a read */
 #define CONNECTION_HALF_MS         60000u /* a half-sent packet that does not move for so long */
 
 static int nd_subscription_compare(struct nd_subscription *a, struct nd_subscription *b)
@@ -126,7 +127,7 @@ void nd_connection_update_events(struct nd_connection *connection)
 
         if (connection->state >= ND_CONNECTION_CLOSING)
                 return;
-        if (!nd_outbox_is_full(&connection->outbox))
+        if (!nd_outbox_is_full(&connection->outbox) && !connection->is_held)
                 events |= UV_READABLE;
         if (connection->outbox.is_blocked)
                 events |= UV_WRITABLE;
@@ -236,19 +237,34 @@ struct nd_subscription *nd_connection_subscription(struct nd_connection *connect
         return RB_FIND(nd_subscription_tree, &connection->subscriptions, &key);
 }
 
+/* CONNECT comes first, and once. Said at the first byte, so that before CONNECT nothing large is
+ * ever waited for. */
+static int connection_check_handshake(const struct nd_connection *connection,
+                                      const uint8_t *data,
+                                      size_t n_data,
+                                      struct nd_fault *fault)
+{
+        bool is_before = connection->state == ND_CONNECTION_CONNECT;
+
+        if (n_data == 0 || connection->state == ND_CONNECTION_GOODBYE ||
+            is_before == (data[0] == ND_KIND_CONNECT))
+                return 0;
+        return nd_fault_set(fault, NDBUS_EHANDSHAKE, "kind", "%s comes %s CONNECT",
+                            nd_kind_name(data[0]), is_before ? "before" : "after");
+}
+
 static int connection_take_packet(struct nd_connection *connection,
                                   const struct nd_packet *packet,
                                   struct nd_fault *fault)
 {
         const struct nd_prelude *prelude = &packet->prelude;
 
-        if (connection->state == ND_CONNECTION_GOODBYE)
-                return 0; /* it has been answered; what still comes is of no interest */
-        if ((connection->state == ND_CONNECTION_CONNECT) != (prelude->kind == ND_KIND_CONNECT))
-                return nd_fault_set(fault, NDBUS_EHANDSHAKE, "kind", "%s comes %s CONNECT",
-                                    nd_kind_name(prelude->kind),
-                                    connection->state == ND_CONNECTION_CONNECT ? "before"
-                                                                               : "after");
+        if (connection->state == ND_CONNECTION_GOODBYE) {
+                /* it has been answered; what still comes is of no interest */
+                if (prelude->kind == ND_KIND_PUBLISH || prelude->kind == ND_KIND_CHUNK)
+                        connection->publisher.in.packet_left = nd_prelude_inline_bytes(prelude);
+                return 0;
+        }
         switch (prelude->kind) {
         case ND_KIND_PUBLISH:
                 connection->last_lead_bytes =
@@ -296,7 +312,15 @@ static size_t connection_take(struct nd_connection *connection,
                         i += n_body;
                         continue;
                 }
-                r = nd_reader_next(&limits, data + i, n_data - i, &packet, ret_wanted, &fault);
+                if (i < n_data && nd_outbox_is_full(&connection->outbox)) {
+                        connection->is_held = true;
+                        *ret_wanted = n_data - i;
+                        break;
+                }
+                r = connection_check_handshake(connection, data + i, n_data - i, &fault);
+                if (r == 0)
+                        r = nd_reader_next(&limits, data + i, n_data - i, &packet, ret_wanted,
+                                           &fault);
                 if (r > 0)
                         break;
                 if (r == 0) {
@@ -351,8 +375,20 @@ void nd_connection_unstash(struct nd_connection *connection)
         connection->n_stash_max = 0;
 }
 
-/* Keeps the beginning of a packet that needs @n_wanted bytes in all. Small ones are kept in what the
- * connection has anyhow; larger ones are charged, or the connection ends. */
+/* Memory for @n_bytes more of a packet that is not whole. What a window has room for was charged when
+ * the window was granted, so up to that much it is counted and never refused. */
+static bool connection_charge_stash(struct nd_connection *connection, size_t n_bytes, uint64_t more)
+{
+        struct nd_server *server = connection->server;
+
+        if (n_bytes <= ND_SCRATCH_BYTES + ND_PRELUDE_BYTES) {
+                server->store.memory.used_bytes += more;
+                return true;
+        }
+        return nd_server_charge(server, more);
+}
+
+/* Keeps the beginning of a packet that needs @n_wanted bytes in all. */
 static void connection_keep(struct nd_connection *connection,
                             const uint8_t *data,
                             size_t n_data,
@@ -366,9 +402,7 @@ static void connection_keep(struct nd_connection *connection,
                 uint64_t more = n - connection->n_stash_max;
                 uint8_t *stash = NULL;
 
-                if (nd_memory_charge(&server->store.memory, more) ||
-                    (nd_server_make_room(server, more) &&
-                     nd_memory_charge(&server->store.memory, more))) {
+                if (connection_charge_stash(connection, n, more)) {
                         stash = malloc(n);
                         if (!stash)
                                 nd_memory_discharge(&server->store.memory, more);
@@ -410,6 +444,15 @@ static void connection_feed(struct nd_connection *connection, const uint8_t *dat
                 nd_connection_unstash(connection);
         else
                 connection->n_stash = 0;
+}
+
+void nd_connection_resume(struct nd_connection *connection)
+{
+        if (!connection->is_held || nd_outbox_is_full(&connection->outbox))
+                return;
+        connection->is_held = false;
+        connection_feed(connection, connection->stash, connection->n_stash);
+        nd_connection_update_events(connection);
 }
 
 /* How far behind a body may be read: while large bodies come, exactly what precedes the next. */
@@ -525,6 +568,17 @@ static void connection_read(struct nd_connection *connection)
                 connection_feed(connection, buffer, connection->n_stash + n_read);
 }
 
+/* The peer is gone, perhaps without having read all that it was sent, which the kernel reports as an
+ * error; what it has sent before is there all the same. */
+static void connection_read_last(struct nd_connection *connection)
+{
+        for (unsigned i = 0; i < CONNECTION_LAST_READS_MAX &&
+                             connection->state < ND_CONNECTION_CLOSING && !connection->is_held;
+             ++i)
+                connection_read(connection);
+        nd_connection_mark_closing(connection);
+}
+
 static void connection_on_event(uv_poll_t *poll, int status, int events)
 {
         struct nd_connection *connection = nd_container_of(poll, struct nd_connection, poll);
@@ -532,7 +586,7 @@ static void connection_on_event(uv_poll_t *poll, int status, int events)
 
         server->now_ns = uv_hrtime();
         if (status < 0) {
-                nd_connection_mark_closing(connection);
+                connection_read_last(connection);
         } else {
                 if (events & UV_WRITABLE) {
                         connection->outbox.is_blocked = false;
@@ -569,6 +623,23 @@ static void connection_check_subscriptions(struct nd_connection *connection, uin
                 (void)nd_subscription_check_slow(subscription, now_ns);
 }
 
+/* Its handshake, or the sending of its last words, took too long. */
+static void connection_expire(struct nd_connection *connection)
+{
+        struct nd_fault fault;
+
+        if (!connection->closes_after_output) {
+                ++connection->server->counters.handshake_timeouts;
+                if (connection->state == ND_CONNECTION_CONNECT) {
+                        nd_fault_set(&fault, NDBUS_EHANDSHAKE, "CONNECT",
+                                     "did not come within %u ms", ND_HANDSHAKE_TIMEOUT_MS);
+                        nd_connection_fail(connection, &fault, 0, 0);
+                        return;
+                }
+        }
+        nd_connection_mark_closing(connection);
+}
+
 void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns)
 {
         struct nd_server *server = connection->server;
@@ -577,9 +648,7 @@ void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns)
         if (connection->state >= ND_CONNECTION_CLOSING)
                 return;
         if (connection->deadline_ns != 0 && now_ns >= connection->deadline_ns) {
-                server->counters.handshake_timeouts +=
-                        connection->state < ND_CONNECTION_OPEN && !connection->closes_after_output;
-                nd_connection_mark_closing(connection);
+                connection_expire(connection);
                 return;
         }
         if (outbox->half.is_active && !nd_list_is_empty(&server->memory_waiters) &&

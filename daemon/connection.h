@@ -47,6 +47,7 @@ struct nd_connection {
         bool is_tcp;
         bool closes_after_output; /* an ERROR or a reason is its last word */
         bool is_shut;             /* and that has been sent */
+        bool is_held;             /* whole packets wait in the stash until its answers are read */
         uint8_t refuse_reason;
         uint64_t deadline_ns; /* of hello and CONNECT, or of the last words; 0: none */
         uint64_t source;
@@ -106,6 +107,9 @@ void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns);
 void nd_connection_update_events(struct nd_connection *connection);
 
 struct nd_subscription *nd_connection_subscription(struct nd_connection *connection, uint32_t id);
+
+/* It reads its answers again: what was held back is taken. */
+void nd_connection_resume(struct nd_connection *connection);
 
 /* Forgets what was kept of a packet that is not whole. */
 void nd_connection_unstash(struct nd_connection *connection);

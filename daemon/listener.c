@@ -379,6 +379,9 @@ static void listener_on_client(uv_poll_t *poll, int status, int events)
                 else
                         ++server->counters.clients_accepted;
         }
+        /* who waits in the backlog is not asked about again and again: closing one wakes us */
+        if (server->n_refused >= ND_REFUSED_MAX)
+                nd_server_pause_listeners(server, true);
         nd_server_settle(server);
 }
 

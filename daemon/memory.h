@@ -17,9 +17,14 @@ struct nd_memory {
         uint64_t max_bytes;
 };
 
+static inline bool nd_memory_has_room(const struct nd_memory *memory, uint64_t n_bytes)
+{
+        return n_bytes <= memory->max_bytes - nd_min_u64(memory->used_bytes, memory->max_bytes);
+}
+
 static inline bool nd_memory_charge(struct nd_memory *memory, uint64_t n_bytes)
 {
-        if (n_bytes > memory->max_bytes - nd_min_u64(memory->used_bytes, memory->max_bytes))
+        if (!nd_memory_has_room(memory, n_bytes))
                 return false;
         memory->used_bytes += n_bytes;
         if (memory->used_bytes > memory->used_bytes_high)

@@ -380,12 +380,12 @@ static void outbox_advance(struct nd_outbox *outbox, size_t n_sent)
         }
 }
 
-/* Errors that mean that the peer is gone; anything else would be a bug in the call. */
-static bool outbox_is_gone(int error)
+/* What would be a bug in the call. All else means that the peer is gone: which errors those are is
+ * up to the network (ICMP) and the operator (a packet filter's EPERM). */
+static bool outbox_is_bug(int error)
 {
-        return error == EPIPE || error == ECONNRESET || error == ETIMEDOUT ||
-               error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN ||
-               error == ECONNABORTED;
+        return error == EBADF || error == ENOTSOCK || error == EFAULT || error == EINVAL ||
+               error == EMSGSIZE;
 }
 
 /* One batch. Return: true if the socket took all of it and there may be more */
@@ -407,7 +407,7 @@ static bool outbox_write_batch(struct nd_outbox *outbox)
         ++connection->server->counters.writes;
 
         if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) {
-                nd_assert(outbox_is_gone(errno));
+                nd_assert(!outbox_is_bug(errno));
                 outbox_advance(outbox, 0);
                 nd_connection_mark_closing(connection);
                 return false;
@@ -431,5 +431,7 @@ void nd_outbox_write(struct nd_outbox *outbox)
                         break;
                 }
         }
+        if (connection->is_held)
+                nd_connection_mark_dirty(connection);
         nd_connection_update_events(connection);
 }

@@ -115,6 +115,7 @@ static void publisher_refuse_incoming(struct nd_publisher *publisher, const stru
 {
         publisher_discard(publisher);
         publisher->in.is_refused = true;
+        publisher->in.pair = NULL; /* what was refused takes no sequence */
         publisher_refuse(publisher, publisher->n_received, fault);
 }
 
@@ -296,25 +297,21 @@ static int publisher_announce(struct nd_message *message)
         return 0;
 }
 
-/* The last byte of an announced message is here. Completing one entry may end others, so each is
- * taken from the front of a list that whoever frees an entry keeps right. */
+/* The last byte of an announced message is here. Completing one entry may send from, or free, any
+ * other; so all stay on the list, and those that are done move behind those that are not. */
 static void publisher_complete_entries(struct nd_message *message)
 {
-        struct nd_list todo;
+        struct nd_list *node;
 
-        nd_list_init(&todo);
-        while (!nd_list_is_empty(&message->entries)) {
-                struct nd_list *node = message->entries.next;
+        while ((node = nd_list_first(&message->entries))) {
+                struct nd_entry *entry = nd_list_entry(node, struct nd_entry, in_message);
 
-                nd_list_unlink(node);
-                nd_list_push_tail(&todo, node);
-        }
-        while (!nd_list_is_empty(&todo)) {
-                struct nd_list *node = todo.next;
-
+                if (entry->is_completed)
+                        return;
+                entry->is_completed = true;
                 nd_list_unlink(node);
                 nd_list_push_tail(&message->entries, node);
-                nd_entry_completed(nd_list_entry(node, struct nd_entry, in_message));
+                nd_entry_completed(entry);
         }
 }
 
@@ -560,6 +557,14 @@ int nd_publisher_reset(struct nd_publisher *publisher,
         return 0;
 }
 
+void nd_publisher_abort(struct nd_publisher *publisher)
+{
+        if (publisher->in.message && publisher->in.is_open)
+                ++publisher_server(publisher)->counters.messages_aborted;
+        publisher_discard(publisher);
+        publisher->in = (struct nd_incoming){0};
+}
+
 /* All that was announced is here. */
 static void publisher_finish(struct nd_publisher *publisher)
 {
@@ -725,9 +730,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
         struct nd_message *message;
         struct nd_pair *pair;
 
-        if (publisher->in.message && publisher->in.is_open)
-                ++publisher_server(publisher)->counters.messages_aborted;
-        publisher_discard(publisher);
+        nd_publisher_abort(publisher);
         while ((message = publisher_first(&publisher->backlog))) {
                 nd_list_unlink(&message->in_publisher);
                 message->publisher = NULL;

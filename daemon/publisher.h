@@ -96,6 +96,9 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
 int nd_publisher_reset(struct nd_publisher *publisher,
                        const struct nd_prelude *prelude,
                        struct nd_fault *fault);
+/* The PUBLISH under way, if there is one, ends here: it never existed. */
+void nd_publisher_abort(struct nd_publisher *publisher);
+
 /* Where the next body bytes belong; *@ret_n is 0 if they are to be discarded. */
 void nd_publisher_space(struct nd_publisher *publisher,
                         struct iovec *iov,

@@ -41,6 +41,7 @@ struct nd_entry {
         enum nd_entry_state state;
         bool is_over;         /* in a block queue beyond its limits */
         bool is_old;          /* delivered as the retained value */
+        bool is_completed;    /* told that its message is complete */
         uint32_t stream;      /* once begun in chunks */
         uint64_t taken_bytes; /* of the body, in packets made so far */
         uint64_t sent_bytes;  /* of the body, in packets that the socket took whole */

@@ -117,6 +117,7 @@ static int request_goodbye(struct nd_connection *connection, const struct nd_pac
 
         while ((subscription = RB_ROOT(&connection->subscriptions)))
                 nd_subscription_free(subscription);
+        nd_publisher_abort(&connection->publisher);
         request_answer(connection, ND_KIND_GOODBYE, packet->prelude.sequence,
                        nd_publisher_routed(&connection->publisher));
         connection->state = ND_CONNECTION_GOODBYE;

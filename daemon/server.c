@@ -89,6 +89,14 @@ bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes)
         return true;
 }
 
+bool nd_server_charge(struct nd_server *server, uint64_t n_bytes)
+{
+        struct nd_memory *memory = &server->store.memory;
+
+        return nd_memory_charge(memory, n_bytes) ||
+               (nd_server_make_room(server, n_bytes) && nd_memory_charge(memory, n_bytes));
+}
+
 static void server_forget_retained(struct nd_server *server, struct nd_topic *topic)
 {
         struct nd_message *message = nd_steal(topic->retained);
@@ -149,6 +157,7 @@ static void server_write(struct nd_connection *connection)
         nd_credit_grant(&connection->publisher, false);
         if (!outbox->is_blocked)
                 nd_outbox_write(&connection->outbox);
+        nd_connection_resume(connection);
         if (connection->closes_after_output && !connection->is_shut && !outbox->half.is_active &&
             outbox->n_control == outbox->i_control) {
                 connection->is_shut = true;
@@ -167,6 +176,12 @@ static void server_admit(struct nd_server *server)
         }
 }
 
+void nd_server_pause_listeners(struct nd_server *server, bool is_paused)
+{
+        nd_list_for_each (i, &server->listeners)
+                nd_listener_pause(nd_list_entry(i, struct nd_listener, in_server), is_paused);
+}
+
 static void server_close_marked(struct nd_server *server)
 {
         bool was_full = server->n_refused >= ND_REFUSED_MAX;
@@ -174,9 +189,8 @@ static void server_close_marked(struct nd_server *server)
         while (!nd_list_is_empty(&server->closing))
                 nd_connection_close(
                         nd_list_entry(server->closing.next, struct nd_connection, in_closing));
-        if (was_full != (server->n_refused >= ND_REFUSED_MAX))
-                nd_list_for_each (i, &server->listeners)
-                        nd_listener_pause(nd_list_entry(i, struct nd_listener, in_server), false);
+        if (was_full && server->n_refused < ND_REFUSED_MAX)
+                nd_server_pause_listeners(server, false);
 }
 
 static bool connection_is_drained(struct nd_connection *connection)
@@ -211,9 +225,9 @@ void nd_server_settle(struct nd_server *server)
                         nd_list_unlink(node);
                         server_write(nd_list_entry(node, struct nd_connection, in_dirty));
                 }
-                server_admit(server);
                 server_close_marked(server);
-        } while (!nd_list_is_empty(&server->dirty));
+                server_admit(server); /* behind both, because both free memory */
+        } while (!nd_list_is_empty(&server->dirty) || !nd_list_is_empty(&server->closing));
 
         if (server->drain_deadline_ns != 0 && server_is_drained(server))
                 uv_stop(&server->loop);
@@ -274,9 +288,14 @@ void nd_server_drain(struct nd_server *server)
         while (!nd_list_is_empty(&server->listeners))
                 nd_listener_stop(
                         nd_list_entry(server->listeners.next, struct nd_listener, in_server));
-        nd_list_for_each (i, &server->connections)
-                nd_request_say_goodbye(nd_list_entry(i, struct nd_connection, in_server),
-                                       NDBUS_ESHUTDOWN, "the daemon is stopping");
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+
+                if (connection->state == ND_CONNECTION_OPEN) /* others hear it after WELCOME */
+                        nd_request_say_goodbye(connection, NDBUS_ESHUTDOWN,
+                                               "the daemon is stopping");
+        }
         (void)uv_timer_start(&server->drain, server_on_drain_deadline,
                              server->options.drain_timeout_ms, 0);
 }

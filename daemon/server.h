@@ -69,6 +69,9 @@ void nd_server_settle(struct nd_server *server);
  */
 bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes);
 
+/* Charges @n_bytes, making room for them if need be. */
+bool nd_server_charge(struct nd_server *server, uint64_t n_bytes);
+
 /**
  * nd_server_retain() - keep a message as its topic's value
  *
@@ -79,6 +82,9 @@ bool nd_server_retain(struct nd_server *server, struct nd_message *message);
 
 /* Subscriptions of a topic changed: tell those who watch. @pattern: of the one that came or went */
 void nd_server_subscriptions_changed(struct nd_server *server, const char *pattern, size_t n);
+
+/* Accept nobody for now, or again. */
+void nd_server_pause_listeners(struct nd_server *server, bool is_paused);
 
 /* Credit is due or held: look again in 10 ms. */
 void nd_server_watch_lead(struct nd_server *server);

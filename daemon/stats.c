@@ -16,6 +16,11 @@
 /* server, memory, counters, clients, subscriptions, topics */
 #define STATS_PARTS_N 6
 
+/* A larger answer must leave an eighth of the memory to messages: clients that ask and do not read
+ * would take it from them. */
+#define STATS_FREE_BYTES (64u * 1024u)
+#define STATS_LEAVES     8u
+
 static void stats_text(msgpack_packer *packer, const char *text, size_t n)
 {
         msgpack_pack_str(packer, n);
@@ -189,6 +194,7 @@ static int stats_write(void *data, const char *bytes, size_t n_bytes)
 int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct nd_fault *fault)
 {
         struct nd_server *server = connection->server;
+        const struct nd_memory *memory = &server->store.memory;
         struct stats_buffer buffer = {0};
         msgpack_packer packer;
 
@@ -204,6 +210,15 @@ int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct 
         if (buffer.has_failed) {
                 msgpack_sbuffer_destroy(&buffer.bytes);
                 return nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
+        }
+        if (buffer.bytes.size > STATS_FREE_BYTES &&
+            !nd_memory_has_room(memory, buffer.bytes.size + memory->max_bytes / STATS_LEAVES)) {
+                nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                   memory->used_bytes + buffer.bytes.size,
+                                   memory->max_bytes - memory->max_bytes / STATS_LEAVES, "bytes");
+                nd_connection_error(connection, fault, ND_KIND_STATS, sequence);
+                msgpack_sbuffer_destroy(&buffer.bytes);
+                return 0;
         }
         for (size_t i = 0; i <= buffer.bytes.size; i += ND_CONTROL_BODY_BYTES_MAX) {
                 size_t n = nd_min_u64(buffer.bytes.size - i, ND_CONTROL_BODY_BYTES_MAX);
