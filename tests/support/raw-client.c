@@ -553,7 +553,7 @@ struct nd_raw_message nd_raw_receive(struct nd_raw *raw)
                 }
         } while (!message || message->n_received < message->prelude.body_bytes);
 
-        if (nd_pattern_check(message->body, 0, message->n_received) != message->n_received)
+        if (nd_pattern_compare(message->body, 0, message->n_received) != message->n_received)
                 nd_harness_fail(raw->harness, "the body is not P(%" PRIu64 ")",
                                 message->n_received);
         ret = *message;
@@ -590,12 +590,17 @@ static uint64_t map_number(const msgpack_object *map, const char *key)
         return number->via.u64;
 }
 
-/* The whole map; what else comes meanwhile is passed over. msgpack_unpacked_destroy() */
-static void raw_stats(struct nd_raw *raw, msgpack_unpacked *ret)
+/* The whole map; what else comes meanwhile is passed over. raw_stats_deinit() */
+struct raw_stats {
+        msgpack_unpacked map;
+        char *bytes; /* strings point into them */
+};
+
+static void raw_stats_init(struct nd_raw *raw, struct raw_stats *ret)
 {
         uint64_t number = ++raw->n_requests;
         const struct nd_raw_packet *packet;
-        nd_autofree char *bytes = NULL;
+        char *bytes = NULL;
         size_t n_bytes = 0;
 
         nd_raw_send_prelude(raw, (struct nd_prelude){.kind = ND_KIND_STATS, .sequence = number});
@@ -603,6 +608,8 @@ static void raw_stats(struct nd_raw *raw, msgpack_unpacked *ret)
                 packet = nd_raw_next(raw);
                 if (!packet)
                         nd_harness_fail(raw->harness, "the end came, expected was STATS_REPLY");
+                if (packet->prelude.kind == ND_KIND_ERROR)
+                        nd_harness_fail(raw->harness, "ERROR came, expected was STATS_REPLY");
                 if (packet->prelude.kind != ND_KIND_STATS_REPLY)
                         continue;
                 if (packet->prelude.body_bytes == 0)
@@ -612,37 +619,44 @@ static void raw_stats(struct nd_raw *raw, msgpack_unpacked *ret)
                 memcpy(bytes + n_bytes, packet->body, packet->prelude.body_bytes);
                 n_bytes += packet->prelude.body_bytes;
         }
-        msgpack_unpacked_init(ret);
-        if (msgpack_unpack_next(ret, bytes, n_bytes, NULL) != MSGPACK_UNPACK_SUCCESS)
+        ret->bytes = bytes;
+        msgpack_unpacked_init(&ret->map);
+        if (msgpack_unpack_next(&ret->map, bytes, n_bytes, NULL) != MSGPACK_UNPACK_SUCCESS)
                 nd_harness_fail(raw->harness, "STATS is not msgpack");
+}
+
+static void raw_stats_deinit(struct raw_stats *stats)
+{
+        msgpack_unpacked_destroy(&stats->map);
+        free(stats->bytes);
 }
 
 uint64_t nd_raw_stat(struct nd_raw *raw, const char *part, const char *name)
 {
-        msgpack_unpacked stats;
+        struct raw_stats stats;
         uint64_t value;
 
-        raw_stats(raw, &stats);
-        value = map_number(map_find(&stats.data, part), name);
-        msgpack_unpacked_destroy(&stats);
+        raw_stats_init(raw, &stats);
+        value = map_number(map_find(&stats.map.data, part), name);
+        raw_stats_deinit(&stats);
         return value;
 }
 
 uint64_t
 nd_raw_stat_subscription(struct nd_raw *raw, uint64_t source, uint32_t id, const char *name)
 {
-        msgpack_unpacked stats;
+        struct raw_stats stats;
         const msgpack_object *list;
 
-        raw_stats(raw, &stats);
-        list = map_find(&stats.data, "subscriptions");
+        raw_stats_init(raw, &stats);
+        list = map_find(&stats.map.data, "subscriptions");
         for (uint32_t i = 0; i < list->via.array.size; ++i) {
                 const msgpack_object *one = &list->via.array.ptr[i];
 
                 if (map_number(one, "source") == source && map_number(one, "id") == id) {
                         uint64_t value = map_number(one, name);
 
-                        msgpack_unpacked_destroy(&stats);
+                        raw_stats_deinit(&stats);
                         return value;
                 }
         }
@@ -669,12 +683,12 @@ static void check_subscription(struct nd_raw *raw, const msgpack_object *one)
 
 void nd_raw_check_stats(struct nd_raw *raw)
 {
-        msgpack_unpacked stats;
+        struct raw_stats stats;
         const msgpack_object *list;
 
-        raw_stats(raw, &stats);
-        list = map_find(&stats.data, "subscriptions");
+        raw_stats_init(raw, &stats);
+        list = map_find(&stats.map.data, "subscriptions");
         for (uint32_t i = 0; i < list->via.array.size; ++i)
                 check_subscription(raw, &list->via.array.ptr[i]);
-        msgpack_unpacked_destroy(&stats);
+        raw_stats_deinit(&stats);
 }
