@@ -617,10 +617,10 @@ static bool connection_is_dead(const struct nd_connection *connection)
 static void connection_check_subscriptions(struct nd_connection *connection, uint64_t now_ns)
 {
         struct nd_subscription *subscription;
-        struct nd_subscription *next;
 
-        RB_FOREACH_SAFE (subscription, nd_subscription_tree, &connection->subscriptions, next)
-                (void)nd_subscription_check_slow(subscription, now_ns);
+        RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                if (nd_sink_check_slow(subscription->sink, now_ns))
+                        return; /* others may have ended with it: the next time */
 }
 
 /* Its handshake, or the sending of its last words, took too long. */

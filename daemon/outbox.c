@@ -157,8 +157,10 @@ void nd_outbox_orphan(struct nd_outbox *outbox, const struct nd_subscription *su
 {
         struct nd_entry *entry = outbox->half.entry;
 
-        if (outbox->half.is_active && entry && entry->subscription == subscription)
-                entry->subscription = NULL;
+        if (!outbox->half.is_active || !entry || entry->subscription != subscription)
+                return;
+        entry->subscription = NULL;
+        entry->sink = NULL;
 }
 
 uint32_t nd_outbox_next_stream(struct nd_outbox *outbox)

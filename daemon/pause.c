@@ -31,33 +31,33 @@ static void pause_end(struct nd_pause *pause)
 {
         struct nd_pair *pair = pause->pair;
 
-        nd_list_unlink(&pause->in_queue);
+        nd_list_unlink(&pause->in_sink);
         nd_list_unlink(&pause->in_pair);
         free(pause);
         if (nd_list_is_empty(&pair->pauses))
                 pause_tell(pair);
 }
 
-void nd_pause_add(struct nd_subscription *subscription, struct nd_pair *pair)
+void nd_pause_add(struct nd_sink *sink, struct nd_pair *pair)
 {
         struct nd_pause *pause;
 
         nd_list_for_each (i, &pair->pauses) {
-                if (nd_list_entry(i, struct nd_pause, in_pair)->subscription == subscription)
+                if (nd_list_entry(i, struct nd_pause, in_pair)->sink == sink)
                         return;
         }
         pause = malloc(sizeof(*pause));
         if (!pause)
                 return; /* its window stops it all the same */
-        *pause = (struct nd_pause){.pair = pair, .subscription = subscription};
-        nd_list_push_tail(&subscription->pauses, &pause->in_queue);
+        *pause = (struct nd_pause){.pair = pair, .sink = sink};
+        nd_list_push_tail(&sink->pauses, &pause->in_sink);
         nd_list_push_tail(&pair->pauses, &pause->in_pair);
         pause_tell(pair);
 }
 
-void nd_pause_resume(struct nd_subscription *subscription)
+void nd_pause_resume(struct nd_sink *sink)
 {
-        const struct nd_queue *queue = &subscription->queue;
+        const struct nd_queue *queue = &sink->queue;
         uint64_t n_places = UINT64_MAX;
 
         if (queue->n_messages > 0) {
@@ -66,14 +66,14 @@ void nd_pause_resume(struct nd_subscription *subscription)
                         return;
                 n_places = queue->depth_messages - queue->n_messages;
         }
-        for (; n_places > 0 && !nd_list_is_empty(&subscription->pauses); --n_places)
-                pause_end(nd_list_entry(subscription->pauses.next, struct nd_pause, in_queue));
+        for (; n_places > 0 && !nd_list_is_empty(&sink->pauses); --n_places)
+                pause_end(nd_list_entry(sink->pauses.next, struct nd_pause, in_sink));
 }
 
-void nd_pause_end_subscription(struct nd_subscription *subscription)
+void nd_pause_end_sink(struct nd_sink *sink)
 {
-        while (!nd_list_is_empty(&subscription->pauses))
-                pause_end(nd_list_entry(subscription->pauses.next, struct nd_pause, in_queue));
+        while (!nd_list_is_empty(&sink->pauses))
+                pause_end(nd_list_entry(sink->pauses.next, struct nd_pause, in_sink));
 }
 
 void nd_pause_end_pair(struct nd_pair *pair)
@@ -81,7 +81,7 @@ void nd_pause_end_pair(struct nd_pair *pair)
         while (!nd_list_is_empty(&pair->pauses)) {
                 struct nd_pause *pause = nd_list_entry(pair->pauses.next, struct nd_pause, in_pair);
 
-                nd_list_unlink(&pause->in_queue);
+                nd_list_unlink(&pause->in_sink);
                 nd_list_unlink(&pause->in_pair);
                 free(pause);
         }

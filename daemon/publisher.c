@@ -264,13 +264,12 @@ static bool topic_has_receivers(struct nd_topic *topic)
         return nd_topic_route(topic, &targets, &n) < 0 || n > 0;
 }
 
-static struct nd_entry *message_entry(const struct nd_message *message,
-                                      const struct nd_subscription *subscription)
+static struct nd_entry *message_entry(const struct nd_message *message, const struct nd_sink *sink)
 {
         nd_list_for_each (i, &message->entries) {
                 struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_message);
 
-                if (entry->subscription == subscription)
+                if (entry->sink == sink)
                         return entry;
         }
         return NULL;
@@ -286,11 +285,11 @@ static int publisher_announce(struct nd_message *message)
         if (r < 0)
                 return r;
         for (size_t i = 0; i < n; ++i) {
-                struct nd_subscription *subscription = nd_subscription_from_target(targets[i]);
+                struct nd_sink *sink = nd_sink_from_target(targets[i]);
 
-                if (message->is_announced && message_entry(message, subscription))
+                if (message->is_announced && message_entry(message, sink))
                         continue;
-                if (!nd_subscription_announce(subscription, message))
+                if (!nd_sink_announce(sink, message))
                         return NDBUS_ENOMEM;
         }
         message->is_announced = true;
@@ -329,7 +328,7 @@ static void publisher_deliver(struct nd_message *message)
         if (nd_topic_route(message->topic, &targets, &n) < 0)
                 return;
         for (size_t i = 0; i < n; ++i)
-                nd_subscription_deliver(nd_subscription_from_target(targets[i]), message);
+                nd_sink_deliver(nd_sink_from_target(targets[i]), message);
 }
 
 static void publisher_retain(struct nd_publisher *publisher, struct nd_message *message)

@@ -35,7 +35,8 @@ static int nd_entry_compare(struct nd_entry *a, struct nd_entry *b)
 RB_GENERATE_INTERNAL(
         nd_latest_tree, nd_entry, in_latest, nd_entry_compare, __attribute__((unused)) static)
 
-struct nd_entry *nd_entry_new(struct nd_message *message, struct nd_subscription *subscription)
+struct nd_entry *
+nd_entry_new(struct nd_message *message, struct nd_sink *sink, struct nd_subscription *subscription)
 {
         struct nd_entry *entry = malloc(sizeof(*entry));
 
@@ -43,6 +44,7 @@ struct nd_entry *nd_entry_new(struct nd_message *message, struct nd_subscription
                 return NULL;
         *entry = (struct nd_entry){
                 .message = nd_message_ref(message),
+                .sink = sink,
                 .subscription = subscription,
                 .state = ND_ENTRY_ARRIVING,
         };
@@ -64,14 +66,12 @@ struct nd_entry *nd_entry_free(struct nd_entry *entry)
 }
 
 void nd_queue_init(struct nd_queue *queue,
-                   struct nd_subscription *subscription,
                    struct nd_counters *counters,
                    enum nd_policy policy,
                    uint64_t depth_messages,
                    uint64_t depth_bytes)
 {
         *queue = (struct nd_queue){
-                .subscription = subscription,
                 .counters = counters,
                 .policy = policy,
                 .depth_messages = depth_messages,
@@ -105,12 +105,22 @@ static void queue_count_drop(struct nd_queue *queue, enum nd_drop reason)
         ++*totals[reason];
 }
 
+/* Would one more of @n_bytes be too much beside these? */
+static bool queue_is_over(const struct nd_queue *queue,
+                          uint64_t n_messages,
+                          uint64_t n_held_bytes,
+                          uint64_t n_bytes)
+{
+        if (n_messages == 0)
+                return false;
+        return n_messages >= queue->depth_messages || n_held_bytes >= queue->depth_bytes ||
+               n_bytes > queue->depth_bytes - n_held_bytes;
+}
+
 bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes)
 {
-        if (queue->n_messages == 0)
-                return false;
-        return queue->n_messages >= queue->depth_messages || queue->n_bytes >= queue->depth_bytes ||
-               n_bytes > queue->depth_bytes - queue->n_bytes;
+        return queue_is_over(queue, queue->n_messages + queue->n_outside,
+                             queue->n_bytes + queue->n_outside_bytes, n_bytes);
 }
 
 /* --------------------------------------------------------------------------- linking and taking */
@@ -231,7 +241,7 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
                         return ND_QUEUE_E_OVER;
                 case ND_POLICY_DROP_OLDEST:
                 case ND_POLICY_LATEST:
-                        while (nd_queue_is_full(queue, n_bytes))
+                        while (queue->n_messages > 0 && nd_queue_is_full(queue, n_bytes))
                                 nd_queue_drop(queue, nd_queue_peek(queue), ND_DROP_OLDEST);
                         break;
                 }
@@ -268,16 +278,13 @@ void nd_queue_unpop(struct nd_queue *queue, struct nd_entry *entry)
 struct nd_message *nd_queue_settle(struct nd_queue *queue)
 {
         struct nd_entry *entry = queue_entry(queue->first_over);
-        uint64_t n_settled = queue->n_messages - queue->n_over;
-        uint64_t n_settled_bytes = queue->n_bytes - queue->n_over_bytes;
         uint64_t n_bytes;
 
         if (!entry)
                 return NULL;
         n_bytes = entry->message->body_bytes;
-        if (n_settled > 0 &&
-            (n_settled >= queue->depth_messages || n_settled_bytes >= queue->depth_bytes ||
-             n_bytes > queue->depth_bytes - n_settled_bytes))
+        if (queue_is_over(queue, queue->n_messages - queue->n_over + queue->n_outside,
+                          queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes, n_bytes))
                 return NULL;
 
         entry->is_over = false;

@@ -26,21 +26,27 @@ const char *nd_drop_name(enum nd_drop reason);
 enum nd_entry_state {
         ND_ENTRY_ARRIVING, /* its message still arrives; not counted anywhere */
         ND_ENTRY_QUEUED,
-        ND_ENTRY_BEGUN, /* its first byte is in the socket, or about to be */
+        ND_ENTRY_BEGUN,      /* its first byte is in the socket, or about to be */
+        ND_ENTRY_ASSIGNED,   /* of a group: a member was chosen */
+        ND_ENTRY_UNFINISHED, /* of a group: the member has it and has not said that it is done */
 };
 
+struct nd_sink;
 struct nd_subscription;
 
 /* One message for one subscription, from its header's arrival until its last byte is sent. */
 struct nd_entry {
         struct nd_message *message;           /* reference */
-        struct nd_subscription *subscription; /* NULL: it ended, and the last packet is half sent */
+        struct nd_sink *sink;                 /* NULL: it ended, and the last packet is half sent */
+        struct nd_subscription *subscription; /* NULL: the same, or of a group and not assigned */
         struct nd_list in_message;            /* nd_message.entries */
         struct nd_list in_queue; /* nd_queue.entries, or a list of the subscription's */
         RB_ENTRY(nd_entry) in_latest;
         enum nd_entry_state state;
         bool is_over;         /* in a block queue beyond its limits */
         bool is_old;          /* delivered as the retained value */
+        bool is_redelivered;  /* another member of the group had it before */
+        uint64_t number;      /* of a group: the member's n-th delivery */
         bool is_completed;    /* told that its message is complete */
         uint32_t stream;      /* once begun in chunks */
         uint64_t taken_bytes; /* of the body, in packets made so far */
@@ -51,7 +57,6 @@ struct nd_entry {
 RB_HEAD(nd_latest_tree, nd_entry);
 
 struct nd_queue {
-        struct nd_subscription *subscription;
         struct nd_counters *counters;
         enum nd_policy policy;
         uint64_t depth_messages;
@@ -63,6 +68,8 @@ struct nd_queue {
         uint64_t n_bytes;
         uint64_t n_over;
         uint64_t n_over_bytes;
+        uint64_t n_outside; /* of a group: with members, not finished; they count in the limits */
+        uint64_t n_outside_bytes;
         uint64_t gap_tail; /* messages dropped behind the last entry */
         uint64_t n_matched;
         uint64_t n_delivered;
@@ -70,12 +77,13 @@ struct nd_queue {
 };
 
 /* An entry of a message that a subscription will receive; NULL: no memory. */
-struct nd_entry *nd_entry_new(struct nd_message *message, struct nd_subscription *subscription);
+struct nd_entry *nd_entry_new(struct nd_message *message,
+                              struct nd_sink *sink,
+                              struct nd_subscription *subscription);
 /* Unlinks it from wherever it is; it must not be counted in a queue. Returns NULL. */
 struct nd_entry *nd_entry_free(struct nd_entry *entry);
 
 void nd_queue_init(struct nd_queue *queue,
-                   struct nd_subscription *subscription,
                    struct nd_counters *counters,
                    enum nd_policy policy,
                    uint64_t depth_messages,

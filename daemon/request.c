@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 #include "daemon/credit.h"
+#include "daemon/group.h"
 #include "daemon/server.h"
 #include "daemon/stats.h"
 #include "protocol/byteorder.h"
@@ -154,9 +155,10 @@ static int request_check_subscribe(const struct nd_connection *connection,
                 return nd_fault_set(fault, NDBUS_EDENIED, "pattern",
                                     "of the topics that begin with '$' a client receives its own "
                                     "$reply only");
-        if (ask->group.at)
-                return nd_fault_set(fault, NDBUS_EUNSUPPORTED, "group",
-                                    "this daemon does not know groups");
+        if (ask->group.n > 0 && ask->policy == ND_POLICY_LATEST)
+                return nd_fault_set(
+                        fault, NDBUS_EGROUP, "policy",
+                        "latest is not for groups: a message is finished, not replaced");
         if ((ask->policy == ND_POLICY_LATEST) != (ask->window_messages == 0))
                 return nd_fault_set(fault, NDBUS_ECREDIT, "window",
                                     "is 0 with policy latest, and at least 1 with any other");
@@ -178,7 +180,6 @@ static int request_subscribe(struct nd_connection *connection,
                 .subscription = packet->prelude.subscription,
         };
         struct nd_subscribed said;
-        struct nd_subscription *subscription;
         struct nd_control_bytes header;
         struct nd_subscribe ask;
         int r;
@@ -193,12 +194,9 @@ static int request_subscribe(struct nd_connection *connection,
                 said = (struct nd_subscribed){ask.depth_messages, ask.depth_bytes};
                 nd_subscribed_pack(&said, &header);
                 nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
-                r = nd_subscription_new(connection, packet->prelude.subscription, &ask,
-                                        &subscription);
-                if (r < 0) {
+                r = nd_subscription_new(connection, packet->prelude.subscription, &ask, fault);
+                if (r < 0)
                         nd_outbox_uncontrol(&connection->outbox, ND_PRELUDE_BYTES + header.n);
-                        nd_fault_set(fault, r, "subscription", "%s", ndbus_strerror(r));
-                }
         }
         if (r < 0)
                 nd_connection_error(connection, fault, ND_KIND_SUBSCRIBE, packet->prelude.sequence);
@@ -235,30 +233,43 @@ static int request_unsubscribe(struct nd_connection *connection,
         return 0;
 }
 
+static int request_check_credit(const struct nd_subscription *subscription,
+                                uint64_t n_body,
+                                struct nd_fault *fault)
+{
+        bool is_group = subscription && nd_sink_is_group(subscription->sink);
+
+        if (is_group ? n_body > 0 && n_body % 8 == 0 : n_body == REQUEST_CREDIT_BYTES)
+                return 0;
+        return nd_fault_set_limit(fault, NDBUS_ECREDIT, "body_bytes", n_body,
+                                  is_group ? 8 : REQUEST_CREDIT_BYTES,
+                                  is_group ? "bytes for each delivery" : "bytes");
+}
+
 static int request_credit(struct nd_connection *connection,
                           const struct nd_packet *packet,
                           struct nd_fault *fault)
 {
         uint32_t id = packet->prelude.subscription;
-        struct nd_subscription *subscription;
-        uint64_t n_messages;
-        uint64_t n_bytes;
+        struct nd_subscription *subscription = nd_connection_subscription(connection, id);
+        int r;
 
-        if (packet->prelude.body_bytes != REQUEST_CREDIT_BYTES)
-                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "body_bytes",
-                                          packet->prelude.body_bytes, REQUEST_CREDIT_BYTES,
-                                          "bytes");
-        n_messages = nd_load_le64(packet->body);
-        n_bytes = nd_load_le64(packet->body + 8);
-        if (id == 0)
-                return nd_credit_give_back(&connection->publisher, n_bytes, fault);
-        subscription = nd_connection_subscription(connection, id);
-        if (subscription)
-                return nd_subscription_grant(subscription, n_messages, n_bytes, fault);
-        if (id <= connection->last_subscription)
+        if (id > connection->last_subscription)
+                return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                          connection->last_subscription, "is the highest used");
+        if (id != 0 && !subscription)
                 return 0; /* it ended a moment ago */
-        return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
-                                  connection->last_subscription, "is the highest used");
+        r = request_check_credit(subscription, packet->prelude.body_bytes, fault);
+        if (r < 0)
+                return r;
+        if (id == 0)
+                return nd_credit_give_back(&connection->publisher, nd_load_le64(packet->body + 8),
+                                           fault);
+        if (nd_sink_is_group(subscription->sink))
+                return nd_group_finish(subscription, packet->body,
+                                       (size_t)packet->prelude.body_bytes / 8, fault);
+        return nd_subscription_grant(subscription, nd_load_le64(packet->body),
+                                     nd_load_le64(packet->body + 8), fault);
 }
 
 /* --------------------------------------------------------------------------------------- watching */

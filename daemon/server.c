@@ -46,7 +46,7 @@ static struct nd_message *server_find_victim(struct nd_server *server)
                 struct nd_subscription *subscription;
 
                 RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
-                        const struct nd_queue *queue = &subscription->queue;
+                        const struct nd_queue *queue = &subscription->sink->queue;
 
                         if (queue->policy == ND_POLICY_BLOCK || queue->n_bytes < n_most)
                                 continue;
@@ -201,7 +201,8 @@ static bool connection_is_drained(struct nd_connection *connection)
             connection->publisher.in.packet_left > 0)
                 return false;
         RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
-                if (subscription->queue.n_messages > 0 || subscription->stream || subscription->cut)
+                if (subscription->sink->queue.n_messages > 0 || subscription->stream ||
+                    subscription->cut)
                         return false;
         }
         return true;
@@ -324,8 +325,12 @@ static uint64_t server_count_lost(struct nd_server *server)
                         nd_list_entry(i, struct nd_connection, in_server);
                 struct nd_subscription *subscription;
 
-                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
-                        n += subscription->queue.n_messages;
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
+                        const struct nd_sink *sink = subscription->sink;
+
+                        if (sink->members.next == &subscription->in_sink) /* a group once */
+                                n += sink->queue.n_messages;
+                }
         }
         return n;
 }
@@ -353,6 +358,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->listeners);
         nd_list_init(&server->dirty);
         nd_list_init(&server->closing);
+        nd_list_init(&server->groups);
         nd_list_init(&server->lead);
         nd_list_init(&server->memory_waiters);
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -36,6 +36,7 @@ struct nd_server {
         struct nd_list listeners;
         struct nd_list dirty;
         struct nd_list closing;
+        struct nd_list groups;         /* nd_sink.in_groups */
         struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */
         struct nd_list memory_waiters; /* nd_publisher.in_waiters, in order of arrival */
         uint64_t retained_bytes;

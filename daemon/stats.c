@@ -13,8 +13,10 @@
 #include <unistd.h>
 #include "daemon/server.h"
 
-/* server, memory, counters, clients, subscriptions, topics */
-#define STATS_PARTS_N 6
+/* server, memory, counters, clients, subscriptions, groups, topics */
+#define STATS_PARTS_N  7
+#define STATS_SINK_N   11 /* keys of stats_sink() */
+#define STATS_MEMBER_N 8  /* of stats_member() */
 
 /* A larger answer must leave an eighth of the memory to messages: clients that ask and do not read
  * would take it from them. */
@@ -81,7 +83,8 @@ static uint64_t stats_queued_bytes(struct nd_connection *connection)
         uint64_t n_bytes = 0;
 
         RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
-                n_bytes += subscription->queue.n_bytes;
+                n_bytes += nd_sink_is_group(subscription->sink) ? 0
+                                                                : subscription->sink->queue.n_bytes;
         return n_bytes;
 }
 
@@ -108,17 +111,16 @@ static void stats_clients(msgpack_packer *packer, const struct nd_server *server
         }
 }
 
-static void stats_subscription(msgpack_packer *packer, const struct nd_subscription *subscription)
+/* What is the same of a subscription's own sink and of a group. */
+static void stats_sink(msgpack_packer *packer, const struct nd_sink *sink)
 {
-        const struct nd_queue *queue = &subscription->queue;
+        const struct nd_queue *queue = &sink->queue;
 
-        msgpack_pack_map(packer, 13);
-        stats_number(packer, "source", subscription->connection->source);
-        stats_number(packer, "id", subscription->id);
         stats_key(packer, "pattern");
-        stats_text(packer, subscription->pattern, subscription->n_pattern);
+        stats_text(packer, sink->names, sink->n_pattern);
+        stats_key(packer, "group");
+        stats_text(packer, sink->names + sink->n_pattern, sink->n_group);
         stats_string(packer, "policy", nd_policy_name(queue->policy));
-        stats_string(packer, "group", "");
         stats_number(packer, "depth", queue->depth_messages);
         stats_number(packer, "bytes", queue->depth_bytes);
         stats_number(packer, "matched", queue->n_matched);
@@ -130,6 +132,59 @@ static void stats_subscription(msgpack_packer *packer, const struct nd_subscript
                 stats_number(packer, nd_drop_name(reason), queue->n_dropped[reason]);
         stats_number(packer, "queued", queue->n_messages);
         stats_number(packer, "queued_bytes", queue->n_bytes);
+}
+
+/* Of a member of a group the numbers are its own: what was dropped or waits is the group's. */
+static void stats_member(msgpack_packer *packer, const struct nd_subscription *subscription)
+{
+        const struct nd_sink *sink = subscription->sink;
+
+        stats_key(packer, "pattern");
+        stats_text(packer, sink->names, sink->n_pattern);
+        stats_key(packer, "group");
+        stats_text(packer, sink->names + sink->n_pattern, sink->n_group);
+        stats_string(packer, "policy", nd_policy_name(sink->queue.policy));
+        stats_number(packer, "matched", subscription->n_deliveries);
+        stats_number(packer, "delivered", subscription->n_deliveries);
+        stats_number(packer, "dropped", 0);
+        stats_number(packer, "queued", 0);
+        stats_number(packer, "unfinished", subscription->messages_out);
+}
+
+static void stats_subscription(msgpack_packer *packer, const struct nd_subscription *subscription)
+{
+        bool is_group = nd_sink_is_group(subscription->sink);
+
+        msgpack_pack_map(packer, 2 + (is_group ? STATS_MEMBER_N : STATS_SINK_N));
+        stats_number(packer, "source", subscription->connection->source);
+        stats_number(packer, "id", subscription->id);
+        if (is_group)
+                stats_member(packer, subscription);
+        else
+                stats_sink(packer, subscription->sink);
+}
+
+static size_t stats_count(const struct nd_list *list)
+{
+        size_t n = 0;
+
+        nd_list_for_each (i, list)
+                ++n;
+        return n;
+}
+
+static void stats_groups(msgpack_packer *packer, const struct nd_server *server)
+{
+        stats_key(packer, "groups");
+        msgpack_pack_array(packer, stats_count(&server->groups));
+        nd_list_for_each (i, &server->groups) {
+                const struct nd_sink *sink = nd_list_entry(i, struct nd_sink, in_groups);
+
+                msgpack_pack_map(packer, STATS_SINK_N + 2);
+                stats_sink(packer, sink);
+                stats_number(packer, "members", stats_count(&sink->members));
+                stats_number(packer, "unfinished", sink->queue.n_outside);
+        }
 }
 
 static void stats_subscriptions(msgpack_packer *packer, const struct nd_server *server)
@@ -205,6 +260,7 @@ int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct 
         stats_counters(&packer, &server->counters);
         stats_clients(&packer, server);
         stats_subscriptions(&packer, server);
+        stats_groups(&packer, server);
         stats_topics(&packer, server);
 
         if (buffer.has_failed) {

@@ -17,14 +17,9 @@
 #include "daemon/subscription.h"
 #include <string.h>
 #include "daemon/credit.h"
-#include "daemon/pause.h"
+#include "daemon/group.h"
 #include "daemon/server.h"
 #include "protocol/topic.h"
-
-struct nd_subscription *nd_subscription_from_target(struct nd_target *target)
-{
-        return nd_container_of(target, struct nd_subscription, target);
-}
 
 static struct nd_server *subscription_server(const struct nd_subscription *subscription)
 {
@@ -40,6 +35,18 @@ void nd_subscription_wake(struct nd_subscription *subscription)
 
 /* ------------------------------------------------------------------------------ coming and going */
 
+static void subscription_deliver_old(struct nd_subscription *subscription,
+                                     struct nd_message *message)
+{
+        struct nd_entry *entry = nd_entry_new(message, subscription->sink, subscription);
+
+        if (!entry)
+                return;
+        entry->is_old = true;
+        nd_list_push_tail(&subscription->old, &entry->in_queue);
+        nd_subscription_wake(subscription);
+}
+
 static void subscription_deliver_retained(struct nd_subscription *subscription)
 {
         struct nd_router *router = &subscription_server(subscription)->router;
@@ -47,54 +54,79 @@ static void subscription_deliver_retained(struct nd_subscription *subscription)
 
         RB_FOREACH (topic, nd_topic_tree, &router->topics) {
                 if (topic->retained &&
-                    nd_pattern_match(subscription->pattern, subscription->n_pattern, topic->name,
-                                     topic->n_name))
-                        nd_subscription_deliver_old(subscription, topic->retained);
+                    nd_pattern_match(subscription->sink->names, subscription->sink->n_pattern,
+                                     topic->name, topic->n_name))
+                        subscription_deliver_old(subscription, topic->retained);
         }
+}
+
+static int subscription_join(struct nd_server *server,
+                             const struct nd_subscribe *ask,
+                             struct nd_sink **ret,
+                             struct nd_fault *fault)
+{
+        struct nd_sink *sink = ask->group.n > 0 ? nd_sink_find_group(server, ask) : NULL;
+        int r;
+
+        if (!sink) {
+                r = nd_sink_new(server, ask, ret);
+                return r < 0 ? nd_fault_set(fault, r, "subscription", "%s", ndbus_strerror(r)) : 0;
+        }
+        if (sink->queue.policy != ask->policy ||
+            sink->queue.depth_messages != ask->depth_messages ||
+            sink->queue.depth_bytes != ask->depth_bytes)
+                return nd_fault_set(fault, NDBUS_EGROUP, "group",
+                                    "its members have policy %s, depth %llu and bytes %llu",
+                                    nd_policy_name(sink->queue.policy),
+                                    (unsigned long long)sink->queue.depth_messages,
+                                    (unsigned long long)sink->queue.depth_bytes);
+        *ret = sink;
+        return 0;
 }
 
 int nd_subscription_new(struct nd_connection *connection,
                         uint32_t id,
                         const struct nd_subscribe *ask,
-                        struct nd_subscription **ret)
+                        struct nd_fault *fault)
 {
         struct nd_server *server = connection->server;
-        uint64_t cost = sizeof(struct nd_subscription) + 4 * ask->pattern.n;
+        uint64_t cost = sizeof(struct nd_subscription);
         struct nd_subscription *subscription;
+        struct nd_sink *sink;
+        int r;
 
         if (!nd_memory_charge(&server->store.memory, cost))
-                return NDBUS_ENO_SPACE;
-        subscription = calloc(1, sizeof(*subscription) + ask->pattern.n);
-        if (!subscription || nd_router_add(&server->router, ask->pattern.at, ask->pattern.n,
-                                           &subscription->target) < 0) {
+                return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                          server->store.memory.used_bytes + cost,
+                                          server->store.memory.max_bytes, "bytes");
+        subscription = calloc(1, sizeof(*subscription));
+        r = subscription ? subscription_join(server, ask, &sink, fault)
+                         : nd_fault_set(fault, NDBUS_ENOMEM, "subscription", "no memory");
+        if (r < 0) {
                 nd_memory_discharge(&server->store.memory, cost);
                 free(subscription);
-                return NDBUS_ENOMEM;
+                return r;
         }
 
         subscription->connection = connection;
+        subscription->sink = sink;
         subscription->id = id;
         subscription->charged_bytes = cost;
         subscription->is_on_demand = ask->window_messages == 0;
-        subscription->window_messages = ask->window_messages;
-        subscription->window_bytes = ask->window_bytes;
         subscription->messages_left = (int64_t)ask->window_messages;
         subscription->bytes_left = (int64_t)ask->window_bytes;
-        subscription->n_pattern = ask->pattern.n;
-        memcpy(subscription->pattern, ask->pattern.at, ask->pattern.n);
         nd_list_init(&subscription->in_ready);
         nd_list_init(&subscription->old);
-        nd_list_init(&subscription->arriving);
-        nd_list_init(&subscription->pauses);
-        nd_queue_init(&subscription->queue, subscription, &server->counters, ask->policy,
-                      ask->depth_messages, ask->depth_bytes);
+        nd_list_init(&subscription->assigned);
+        nd_list_init(&subscription->unfinished);
+        nd_list_push_tail(&sink->members, &subscription->in_sink);
         RB_INSERT(nd_subscription_tree, &connection->subscriptions, subscription);
         ++connection->n_subscriptions;
 
-        if (ask->retained)
+        if (nd_sink_is_group(sink))
+                nd_group_dispatch(sink);
+        else if (ask->retained)
                 subscription_deliver_retained(subscription);
-        nd_server_subscriptions_changed(server, subscription->pattern, subscription->n_pattern);
-        *ret = subscription;
         return 0;
 }
 
@@ -110,38 +142,23 @@ static void subscription_reset(struct nd_subscription *subscription, struct nd_e
                 subscription->stream = NULL;
         nd_outbox_control(outbox, &reset, NULL, NULL, 0);
         if (outbox->half.is_active && outbox->half.entry == entry)
-                entry->subscription = NULL;
+                nd_outbox_orphan(outbox, subscription);
         else
                 nd_entry_free(entry);
 }
 
-static void subscription_release_credit(struct nd_message *message)
+/* Lets go of what it is being sent. What was complete counts as dropped. */
+static void subscription_leave(struct nd_subscription *subscription)
 {
-        if (message->n_over == 0 && message->publisher)
-                nd_credit_settled(message);
-}
+        struct nd_queue *queue = &subscription->sink->queue;
 
-/* Lets go of every entry; what was matched and not delivered counts as dropped. */
-static void subscription_drop_all(struct nd_subscription *subscription)
-{
-        struct nd_queue *queue = &subscription->queue;
-        struct nd_entry *entry;
-
-        while ((entry = nd_queue_peek(queue))) {
-                struct nd_message *message = nd_message_ref(entry->message);
-
-                nd_queue_drop(queue, entry, ND_DROP_ENDED);
-                subscription_release_credit(message);
-                nd_message_unref(message);
-        }
         while (!nd_list_is_empty(&subscription->old))
                 nd_entry_free(nd_list_entry(subscription->old.next, struct nd_entry, in_queue));
-        while (!nd_list_is_empty(&subscription->arriving))
-                nd_entry_free(
-                        nd_list_entry(subscription->arriving.next, struct nd_entry, in_queue));
-
+        if (nd_sink_is_group(subscription->sink))
+                nd_group_leave(subscription);
         for (int i = 0; i < 2; ++i) {
-                entry = i == 0 ? subscription->cut : subscription->stream;
+                struct nd_entry *entry = i == 0 ? subscription->cut : subscription->stream;
+
                 if (!entry)
                         continue;
                 if (entry->message->is_complete && !entry->is_old) {
@@ -153,20 +170,30 @@ static void subscription_drop_all(struct nd_subscription *subscription)
         nd_outbox_orphan(&subscription->connection->outbox, subscription);
 }
 
-void nd_subscription_free(struct nd_subscription *subscription)
+/* Returns how many messages are dropped with it and not yet told. */
+static uint64_t subscription_free(struct nd_subscription *subscription)
 {
         struct nd_connection *connection = subscription->connection;
-        struct nd_server *server = connection->server;
+        struct nd_sink *sink = subscription->sink;
+        uint64_t n_dropped = 0;
 
-        subscription_drop_all(subscription);
-        nd_pause_end_subscription(subscription);
-        nd_router_remove(&server->router, &subscription->target);
+        subscription_leave(subscription);
         nd_list_unlink(&subscription->in_ready);
+        nd_list_unlink(&subscription->in_sink);
         RB_REMOVE(nd_subscription_tree, &connection->subscriptions, subscription);
         --connection->n_subscriptions;
-        nd_memory_discharge(&server->store.memory, subscription->charged_bytes);
-        nd_server_subscriptions_changed(server, subscription->pattern, subscription->n_pattern);
+        nd_memory_discharge(&connection->server->store.memory, subscription->charged_bytes);
         free(subscription);
+        if (nd_list_is_empty(&sink->members))
+                n_dropped = nd_sink_free(sink);
+        else
+                nd_group_dispatch(sink);
+        return n_dropped;
+}
+
+void nd_subscription_free(struct nd_subscription *subscription)
+{
+        (void)subscription_free(subscription);
 }
 
 void nd_subscription_end(struct nd_subscription *subscription,
@@ -178,6 +205,7 @@ void nd_subscription_end(struct nd_subscription *subscription,
                 .sequence = sequence,
                 .subscription = subscription->id,
         };
+        struct nd_outbox *outbox = &subscription->connection->outbox;
         struct nd_unsubscribed said = {0};
         struct nd_control_bytes header;
 
@@ -190,101 +218,15 @@ void nd_subscription_end(struct nd_subscription *subscription,
                         .limit = fault->limit,
                 };
         }
-        subscription_drop_all(subscription);
-        prelude.place = subscription->queue.gap_tail;
+        prelude.place = subscription_free(subscription);
         nd_unsubscribed_pack(&said, &header);
-        nd_outbox_control(&subscription->connection->outbox, &prelude, &header, NULL, 0);
-        nd_subscription_free(subscription);
-}
-
-/* ------------------------------------------------------------------------------------- arriving */
-
-/* The queue is full: what the socket and the window take now need not be dropped. */
-static void subscription_push_out(struct nd_subscription *subscription)
-{
-        struct nd_outbox *outbox = &subscription->connection->outbox;
-
-        if (!outbox->is_blocked && subscription->connection->state == ND_CONNECTION_OPEN)
-                nd_outbox_write(outbox);
-}
-
-static void subscription_overflow(struct nd_subscription *subscription, uint64_t n_bytes)
-{
-        struct nd_queue *queue = &subscription->queue;
-        struct nd_fault fault;
-
-        if (queue->n_messages >= queue->depth_messages)
-                nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "depth", queue->n_messages + 1,
-                                   queue->depth_messages, "messages");
-        else
-                nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "bytes", queue->n_bytes + n_bytes,
-                                   queue->depth_bytes, "bytes");
-        nd_subscription_end(subscription, &fault, 0);
-}
-
-static void subscription_push(struct nd_subscription *subscription, struct nd_entry *entry)
-{
-        struct nd_pair *pair = entry->message->pair;
-        uint64_t n_bytes = entry->message->body_bytes;
-
-        if (nd_queue_is_full(&subscription->queue, n_bytes))
-                subscription_push_out(subscription);
-        switch (nd_queue_push(&subscription->queue, entry)) {
-        case ND_QUEUE_E_DROPPED:
-                return;
-        case ND_QUEUE_E_OVERFLOW:
-                subscription_overflow(subscription, n_bytes);
-                return;
-        case ND_QUEUE_E_OVER:
-                if (pair)
-                        nd_pause_add(subscription, pair);
-                break;
-        default:
-                break;
-        }
-        if (subscription->full_since_ns == 0 && nd_queue_is_full(&subscription->queue, 0))
-                subscription->full_since_ns = subscription_server(subscription)->now_ns;
-        nd_subscription_wake(subscription);
-}
-
-void nd_subscription_deliver(struct nd_subscription *subscription, struct nd_message *message)
-{
-        struct nd_entry *entry = nd_entry_new(message, subscription);
-
-        if (!entry) {
-                nd_queue_count_begun(&subscription->queue);
-                nd_queue_count_taken_back(&subscription->queue, ND_DROP_MEMORY);
-                ++subscription->queue.gap_tail;
-                return;
-        }
-        subscription_push(subscription, entry);
-}
-
-bool nd_subscription_announce(struct nd_subscription *subscription, struct nd_message *message)
-{
-        struct nd_entry *entry = nd_entry_new(message, subscription);
-
-        if (!entry)
-                return false;
-        nd_list_push_tail(&subscription->arriving, &entry->in_queue);
-        return true;
+        nd_outbox_control(outbox, &prelude, &header, NULL, 0);
 }
 
 void nd_entry_advanced(struct nd_entry *entry)
 {
         if (entry->subscription)
                 nd_subscription_wake(entry->subscription);
-}
-
-void nd_subscription_deliver_old(struct nd_subscription *subscription, struct nd_message *message)
-{
-        struct nd_entry *entry = nd_entry_new(message, subscription);
-
-        if (!entry)
-                return;
-        entry->is_old = true;
-        nd_list_push_tail(&subscription->old, &entry->in_queue);
-        nd_subscription_wake(subscription);
 }
 
 /* --------------------------------------------------------------------------------------- window */
@@ -305,7 +247,7 @@ static void subscription_use_window(struct nd_subscription *subscription, uint64
         subscription->bytes_out += n_bytes;
 }
 
-static void subscription_return_window(struct nd_subscription *subscription, uint64_t n_bytes)
+void nd_subscription_return_window(struct nd_subscription *subscription, uint64_t n_bytes)
 {
         ++subscription->messages_left;
         subscription->bytes_left += (int64_t)n_bytes;
@@ -350,37 +292,9 @@ int nd_subscription_grant(struct nd_subscription *subscription,
                 subscription->bytes_left += (int64_t)n_bytes;
                 subscription->bytes_out -= n_bytes;
         }
-        if (subscription->full_since_ns != 0)
-                subscription->full_since_ns = subscription_server(subscription)->now_ns;
+        nd_sink_granted(subscription->sink);
         nd_subscription_wake(subscription);
         return 0;
-}
-
-bool nd_subscription_check_slow(struct nd_subscription *subscription, uint64_t now_ns)
-{
-        struct nd_server *server = subscription_server(subscription);
-        uint64_t timeout_ms = server->options.block_timeout_ms;
-        struct nd_fault fault;
-        bool is_full;
-
-        if (subscription->queue.policy != ND_POLICY_BLOCK)
-                return false;
-        /* while somebody waits for memory, what a block queue holds is in the way */
-        is_full =
-                nd_queue_is_full(&subscription->queue, 0) ||
-                (subscription->queue.n_messages > 0 && !nd_list_is_empty(&server->memory_waiters));
-        if (!is_full)
-                subscription->full_since_ns = 0;
-        else if (subscription->full_since_ns == 0)
-                subscription->full_since_ns = now_ns;
-        if (!is_full)
-                return false;
-        if (now_ns - subscription->full_since_ns < timeout_ms * 1000000)
-                return false;
-        nd_fault_set_limit(&fault, NDBUS_ESLOW, "block-timeout",
-                           (now_ns - subscription->full_since_ns) / 1000000, timeout_ms, "ms");
-        nd_subscription_end(subscription, &fault, 0);
-        return true;
 }
 
 /* -------------------------------------------------------------------------------------- sending */
@@ -435,9 +349,17 @@ static struct nd_entry *subscription_next_old(struct nd_subscription *subscripti
         return NULL;
 }
 
+static struct nd_entry *subscription_first(const struct nd_list *list)
+{
+        struct nd_list *node = nd_list_first(list);
+
+        return node ? nd_list_entry(node, struct nd_entry, in_queue) : NULL;
+}
+
 static struct nd_entry *subscription_next(struct nd_subscription *subscription,
                                           enum nd_piece_origin *ret_origin)
 {
+        struct nd_sink *sink = subscription->sink;
         struct nd_entry *entry;
 
         if (subscription->stream || (subscription->cut && subscription->cut->message->is_complete))
@@ -448,15 +370,17 @@ static struct nd_entry *subscription_next(struct nd_subscription *subscription,
         if (entry)
                 return entry;
 
+        if (nd_sink_is_group(sink)) {
+                *ret_origin = ND_PIECE_FROM_ASSIGNED;
+                return subscription_first(&subscription->assigned);
+        }
         *ret_origin = ND_PIECE_FROM_QUEUE;
-        entry = nd_queue_peek(&subscription->queue);
+        entry = nd_queue_peek(&subscription->sink->queue);
         if (entry)
                 return entry;
 
         *ret_origin = ND_PIECE_FROM_ARRIVING;
-        if (subscription->cut || nd_list_is_empty(&subscription->arriving))
-                return NULL;
-        return nd_list_entry(subscription->arriving.next, struct nd_entry, in_queue);
+        return subscription->cut ? NULL : subscription_first(&sink->arriving);
 }
 
 static void
@@ -465,7 +389,7 @@ subscription_take_gap(struct nd_subscription *subscription, uint64_t *gap, struc
         *ret = (struct nd_piece){
                 .kind = ND_KIND_GAP,
                 .subscription = subscription,
-                .entry = gap == &subscription->queue.gap_tail
+                .entry = gap == &subscription->sink->queue.gap_tail
                                  ? NULL
                                  : nd_container_of(gap, struct nd_entry, gap_before),
                 .gap = *gap,
@@ -483,12 +407,17 @@ static void subscription_begin(struct nd_subscription *subscription,
         bool is_inline = !is_cut && message->body_bytes <= ND_PACKET_BODY_BYTES_MAX;
 
         if (origin == ND_PIECE_FROM_QUEUE)
-                nd_queue_pop(&subscription->queue);
+                nd_queue_pop(&subscription->sink->queue);
         else
                 nd_list_unlink(&entry->in_queue);
         entry->state = ND_ENTRY_BEGUN;
         if (!is_cut)
                 subscription_use_window(subscription, message->body_bytes);
+        if (origin == ND_PIECE_FROM_ASSIGNED) {
+                --subscription->n_assigned;
+                subscription->n_assigned_bytes -= message->body_bytes;
+                entry->number = ++subscription->n_deliveries;
+        }
 
         *ret = (struct nd_piece){
                 .kind = ND_KIND_MESSAGE,
@@ -508,14 +437,15 @@ static void subscription_begin(struct nd_subscription *subscription,
 
 bool nd_subscription_take(struct nd_subscription *subscription, struct nd_piece *ret)
 {
-        struct nd_queue *queue = &subscription->queue;
+        struct nd_queue *queue = &subscription->sink->queue;
         enum nd_piece_origin origin;
         struct nd_entry *entry;
 
         if (subscription_continue(subscription, ret))
                 return true;
 
-        if (queue->n_messages == 0 && queue->gap_tail > 0) {
+        if (queue->n_messages == 0 && queue->gap_tail > 0 &&
+            nd_list_is_empty(&subscription->assigned)) {
                 subscription_take_gap(subscription, &queue->gap_tail, ret);
                 return true;
         }
@@ -536,7 +466,7 @@ void nd_piece_undo(struct nd_piece *piece)
 
         nd_subscription_wake(subscription);
         if (piece->kind == ND_KIND_GAP) {
-                *(entry ? &entry->gap_before : &subscription->queue.gap_tail) += piece->gap;
+                *(entry ? &entry->gap_before : &subscription->sink->queue.gap_tail) += piece->gap;
                 return;
         }
 
@@ -550,25 +480,22 @@ void nd_piece_undo(struct nd_piece *piece)
         if (subscription->stream == entry)
                 subscription->stream = NULL;
         if (!piece->is_cut)
-                subscription_return_window(subscription, entry->message->body_bytes);
+                nd_subscription_return_window(subscription, entry->message->body_bytes);
         if (piece->origin == ND_PIECE_FROM_QUEUE) {
-                nd_queue_unpop(&subscription->queue, entry);
+                nd_queue_unpop(&subscription->sink->queue, entry);
+                return;
+        }
+        if (piece->origin == ND_PIECE_FROM_ASSIGNED) {
+                ++subscription->n_assigned;
+                subscription->n_assigned_bytes += entry->message->body_bytes;
+                --subscription->n_deliveries;
+                entry->state = ND_ENTRY_ASSIGNED;
+                nd_list_push_head(&subscription->assigned, &entry->in_queue);
                 return;
         }
         entry->state = ND_ENTRY_ARRIVING;
-        nd_list_push_head(piece->is_cut ? &subscription->arriving : &subscription->old,
+        nd_list_push_head(piece->is_cut ? &subscription->sink->arriving : &subscription->old,
                           &entry->in_queue);
-}
-
-/* The queue became shorter: publishers whose messages stood beyond its limits get their credit. */
-static void subscription_settle(struct nd_subscription *subscription)
-{
-        struct nd_message *message;
-
-        while ((message = nd_queue_settle(&subscription->queue)))
-                subscription_release_credit(message);
-        if (!nd_list_is_empty(&subscription->pauses))
-                nd_pause_resume(subscription);
 }
 
 void nd_piece_begun(const struct nd_piece *piece)
@@ -587,9 +514,10 @@ void nd_piece_begun(const struct nd_piece *piece)
         }
         server->counters.messages_out_bytes += piece->to - piece->from;
         outbox->n_bytes += piece->to - piece->from;
-        if (piece->origin == ND_PIECE_FROM_QUEUE && subscription->queue.policy == ND_POLICY_BLOCK) {
-                subscription_release_credit(piece->entry->message);
-                subscription_settle(subscription);
+        if (piece->origin == ND_PIECE_FROM_QUEUE &&
+            subscription->sink->queue.policy == ND_POLICY_BLOCK) {
+                nd_sink_release_credit(piece->entry->message);
+                nd_sink_settle(subscription->sink);
         }
 }
 
@@ -617,10 +545,14 @@ void nd_entry_sent(struct nd_entry *entry, uint64_t to, bool is_last)
         entry->sent_bytes = to;
         if (message->publisher)
                 nd_credit_progress(message, is_last);
-        if (is_last || !entry->subscription)
+        if (!entry->subscription)
                 nd_entry_free(entry);
-        else
+        else if (!is_last)
                 subscription_trim(message);
+        else if (nd_sink_is_group(entry->sink))
+                nd_group_sent(entry);
+        else
+                nd_entry_free(entry);
 }
 
 void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret)
@@ -652,6 +584,8 @@ void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret)
                 ret->flags |= ND_FLAG_BODY_IN_CHUNKS;
         if (piece->entry->is_old)
                 ret->flags |= ND_FLAG_RETAINED;
+        if (piece->entry->is_redelivered)
+                ret->flags |= ND_FLAG_REDELIVERED;
 }
 
 /* --------------------------------------------------------------- while and after a message arrives */
@@ -659,27 +593,26 @@ void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret)
 void nd_entry_completed(struct nd_entry *entry)
 {
         struct nd_subscription *subscription = entry->subscription;
+        struct nd_sink *sink = entry->sink;
 
-        if (!subscription)
+        if (!sink)
                 return;
         if (entry->state == ND_ENTRY_BEGUN) {
-                nd_queue_count_begun(&subscription->queue);
+                nd_queue_count_begun(&sink->queue);
                 subscription_use_window(subscription, entry->message->body_bytes);
                 nd_subscription_wake(subscription);
                 return;
         }
         nd_list_unlink(&entry->in_queue);
-        subscription_push(subscription, entry);
+        nd_sink_push(sink, entry);
 }
 
 void nd_entry_aborted(struct nd_entry *entry)
 {
-        struct nd_subscription *subscription = entry->subscription;
-
-        if (!subscription)
+        if (!entry->sink)
                 return;
         if (entry->state == ND_ENTRY_BEGUN)
-                subscription_reset(subscription, entry);
+                subscription_reset(entry->subscription, entry);
         else
                 nd_entry_free(entry);
 }
@@ -687,29 +620,28 @@ void nd_entry_aborted(struct nd_entry *entry)
 void nd_entry_taken_back(struct nd_entry *entry)
 {
         struct nd_subscription *subscription = entry->subscription;
-        struct nd_queue *queue;
+        struct nd_sink *sink = entry->sink;
         struct nd_entry *next;
 
-        if (!subscription)
+        if (!sink)
                 return;
-        queue = &subscription->queue;
         if (entry->state == ND_ENTRY_QUEUED) {
-                nd_queue_drop(queue, entry, ND_DROP_MEMORY);
-                nd_subscription_wake(subscription);
+                nd_queue_drop(&sink->queue, entry, ND_DROP_MEMORY);
+                nd_sink_wake(sink);
                 return;
         }
         if (entry->state == ND_ENTRY_ARRIVING) { /* a retained value that did not go yet */
                 nd_entry_free(entry);
                 return;
         }
-        if (entry != subscription->cut && entry != subscription->stream)
-                return; /* its only packet is half sent: it is finished */
+        if (nd_sink_is_group(sink) || (entry != subscription->cut && entry != subscription->stream))
+                return; /* a member has it, or its only packet is half sent: it is finished */
 
-        next = nd_queue_peek(queue);
-        subscription_return_window(subscription, entry->message->body_bytes);
+        next = nd_queue_peek(&sink->queue);
+        nd_subscription_return_window(subscription, entry->message->body_bytes);
         if (!entry->is_old) {
-                nd_queue_count_taken_back(queue, ND_DROP_MEMORY);
-                ++*(next ? &next->gap_before : &queue->gap_tail);
+                nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+                ++*(next ? &next->gap_before : &sink->queue.gap_tail);
         }
         subscription_reset(subscription, entry);
         nd_subscription_wake(subscription);

@@ -2,23 +2,21 @@
 #pragma once
 
 /*
- * Subscription: a pattern of one connection, its queue, its window, and what it is being sent
+ * Subscription: a connection's part in a sink: its window, and what it is being sent
  */
 
-#include "daemon/queue.h"
+#include "daemon/sink.h"
 
 struct nd_connection;
 
 struct nd_subscription {
-        struct nd_target target;
         RB_ENTRY(nd_subscription) in_connection;
         struct nd_list in_ready; /* nd_outbox.ready: it may have something to send */
+        struct nd_list in_sink;  /* nd_sink.members */
         struct nd_connection *connection;
-        struct nd_queue queue;
+        struct nd_sink *sink;
         uint32_t id;
         struct nd_list old;      /* entries of retained values that go first */
-        struct nd_list pauses;   /* nd_pause.in_queue: publishers that it has stopped */
-        struct nd_list arriving; /* entries whose message still arrives, not begun */
         struct nd_entry *cut;    /* begun while its message arrived, not yet sent whole */
         struct nd_entry *stream; /* begun from the queue, not yet sent whole */
         bool is_cut_next;        /* the two take turns */
@@ -27,12 +25,14 @@ struct nd_subscription {
         int64_t bytes_left;
         uint64_t messages_out; /* begun and not yet granted back */
         uint64_t bytes_out;
-        uint64_t window_messages;
-        uint64_t window_bytes;
-        uint64_t full_since_ns; /* policy block: full and without CREDIT since; 0: not */
         uint64_t charged_bytes;
-        size_t n_pattern;
-        char pattern[];
+
+        /* of a member of a group */
+        struct nd_list assigned;   /* entries that it was chosen for, not begun */
+        struct nd_list unfinished; /* entries that it was sent whole and has not finished */
+        uint64_t n_assigned;
+        uint64_t n_assigned_bytes;
+        uint64_t n_deliveries; /* messages begun: numbers them */
 };
 
 /* One packet of a subscription, taken to be sent. Undone if the socket took no byte of it. */
@@ -43,6 +43,7 @@ struct nd_piece {
                 ND_PIECE_FROM_QUEUE,
                 ND_PIECE_FROM_OLD,
                 ND_PIECE_FROM_ARRIVING,
+                ND_PIECE_FROM_ASSIGNED,
                 ND_PIECE_CONTINUES, /* the stream or the cut-through under way */
         } origin;
         struct nd_subscription *subscription;
@@ -55,15 +56,15 @@ struct nd_piece {
 };
 
 /**
- * nd_subscription_new() - subscribe
+ * nd_subscription_new() - subscribe, with a sink of its own or as a member of a group
  * @ask:  checked; what the daemon's limits lower has been lowered
  *
- * Return: 0; NDBUS_ENOMEM, NDBUS_ENO_SPACE
+ * Return: 0; NDBUS_EGROUP, NDBUS_ENO_SPACE, NDBUS_ENOMEM
  */
 int nd_subscription_new(struct nd_connection *connection,
                         uint32_t id,
                         const struct nd_subscribe *ask,
-                        struct nd_subscription **ret);
+                        struct nd_fault *fault);
 
 /**
  * nd_subscription_end() - unsubscribe, by whoever's wish, and free it
@@ -79,14 +80,6 @@ void nd_subscription_end(struct nd_subscription *subscription,
 /* Frees it without a word: the connection is gone. */
 void nd_subscription_free(struct nd_subscription *subscription);
 
-struct nd_subscription *nd_subscription_from_target(struct nd_target *target);
-
-/* A complete message arrives; the policy decides. May end the subscription (disconnect). */
-void nd_subscription_deliver(struct nd_subscription *subscription, struct nd_message *message);
-
-/* A message whose body still arrives: it may be passed on at once. false: no memory */
-bool nd_subscription_announce(struct nd_subscription *subscription, struct nd_message *message);
-
 /* More of it may be passed on. */
 void nd_entry_advanced(struct nd_entry *entry);
 /* Its last byte has come. May end the subscription, which frees the entry. */
@@ -98,6 +91,9 @@ void nd_entry_taken_back(struct nd_entry *entry);
 
 /* The retained value of a topic, for a new subscription. */
 void nd_subscription_deliver_old(struct nd_subscription *subscription, struct nd_message *message);
+
+/* Gives back the window of one message. */
+void nd_subscription_return_window(struct nd_subscription *subscription, uint64_t n_bytes);
 
 /* CREDIT. Return: 0, NDBUS_ECREDIT */
 int nd_subscription_grant(struct nd_subscription *subscription,
@@ -118,6 +114,3 @@ void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret);
 
 /* It may have something to send. */
 void nd_subscription_wake(struct nd_subscription *subscription);
-
-/* Policy block: end it if it was full without CREDIT for the time allowed. Returns true if ended. */
-bool nd_subscription_check_slow(struct nd_subscription *subscription, uint64_t now_ns);

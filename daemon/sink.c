@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Sink
+ *
+ * What waits, waits here, where the policy can still act. A full queue first lets its member write,
+ * because what the socket and the window take now need not be dropped.
+ */
+
+#include "daemon/sink.h"
+#include <string.h>
+#include "daemon/credit.h"
+#include "daemon/group.h"
+#include "daemon/pause.h"
+#include "daemon/server.h"
+
+int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct nd_sink **ret)
+{
+        size_t n_names = ask->pattern.n + ask->group.n;
+        uint64_t cost = sizeof(struct nd_sink) + 4 * n_names;
+        struct nd_sink *sink;
+
+        if (!nd_memory_charge(&server->store.memory, cost))
+                return NDBUS_ENO_SPACE;
+        sink = calloc(1, sizeof(*sink) + n_names);
+        if (!sink ||
+            nd_router_add(&server->router, ask->pattern.at, ask->pattern.n, &sink->target) < 0) {
+                nd_memory_discharge(&server->store.memory, cost);
+                free(sink);
+                return NDBUS_ENOMEM;
+        }
+        sink->server = server;
+        sink->charged_bytes = cost;
+        sink->n_pattern = ask->pattern.n;
+        sink->n_group = ask->group.n;
+        memcpy(sink->names, ask->pattern.at, ask->pattern.n);
+        if (ask->group.n > 0)
+                memcpy(sink->names + sink->n_pattern, ask->group.at, ask->group.n);
+        nd_list_init(&sink->arriving);
+        nd_list_init(&sink->pauses);
+        nd_list_init(&sink->members);
+        nd_list_init(&sink->in_groups);
+        nd_queue_init(&sink->queue, &server->counters, ask->policy, ask->depth_messages,
+                      ask->depth_bytes);
+        if (nd_sink_is_group(sink))
+                nd_list_push_tail(&server->groups, &sink->in_groups);
+        nd_server_subscriptions_changed(server, sink->names, sink->n_pattern);
+        *ret = sink;
+        return 0;
+}
+
+void nd_sink_release_credit(struct nd_message *message)
+{
+        if (message->n_over == 0 && message->publisher)
+                nd_credit_settled(message);
+}
+
+uint64_t nd_sink_free(struct nd_sink *sink)
+{
+        struct nd_server *server = sink->server;
+        struct nd_entry *entry;
+        uint64_t n_dropped;
+
+        nd_assert(nd_list_is_empty(&sink->members));
+        while ((entry = nd_queue_peek(&sink->queue))) {
+                struct nd_message *message = nd_message_ref(entry->message);
+
+                nd_queue_drop(&sink->queue, entry, ND_DROP_ENDED);
+                nd_sink_release_credit(message);
+                nd_message_unref(message);
+        }
+        while (!nd_list_is_empty(&sink->arriving))
+                nd_entry_free(nd_list_entry(sink->arriving.next, struct nd_entry, in_queue));
+        n_dropped = sink->queue.gap_tail;
+
+        nd_pause_end_sink(sink);
+        nd_list_unlink(&sink->in_groups);
+        nd_router_remove(&server->router, &sink->target);
+        nd_memory_discharge(&server->store.memory, sink->charged_bytes);
+        nd_server_subscriptions_changed(server, sink->names, sink->n_pattern);
+        free(sink);
+        return n_dropped;
+}
+
+struct nd_sink *nd_sink_find_group(struct nd_server *server, const struct nd_subscribe *ask)
+{
+        nd_list_for_each (i, &server->groups) {
+                struct nd_sink *sink = nd_list_entry(i, struct nd_sink, in_groups);
+
+                if (sink->n_pattern == ask->pattern.n && sink->n_group == ask->group.n &&
+                    memcmp(sink->names, ask->pattern.at, ask->pattern.n) == 0 &&
+                    memcmp(sink->names + sink->n_pattern, ask->group.at, ask->group.n) == 0)
+                        return sink;
+        }
+        return NULL;
+}
+
+/* The one member of a sink that is no group's. */
+static struct nd_subscription *sink_member(const struct nd_sink *sink)
+{
+        struct nd_list *node = nd_list_first(&sink->members);
+
+        return node && !nd_sink_is_group(sink)
+                       ? nd_list_entry(node, struct nd_subscription, in_sink)
+                       : NULL;
+}
+
+void nd_sink_wake(struct nd_sink *sink)
+{
+        struct nd_subscription *member = sink_member(sink);
+
+        if (member)
+                nd_subscription_wake(member);
+        else
+                nd_group_dispatch(sink);
+}
+
+void nd_sink_end(struct nd_sink *sink, const struct nd_fault *fault)
+{
+        bool is_last = false;
+
+        while (!is_last) {
+                struct nd_list *node = sink->members.next;
+
+                is_last = node->next == &sink->members;
+                nd_subscription_end(nd_list_entry(node, struct nd_subscription, in_sink), fault, 0);
+        }
+}
+
+/* ------------------------------------------------------------------------------------- arriving */
+
+static void sink_push_out(struct nd_sink *sink)
+{
+        struct nd_subscription *member = sink_member(sink);
+
+        if (!member)
+                nd_group_dispatch(sink);
+        else if (!member->connection->outbox.is_blocked &&
+                 member->connection->state == ND_CONNECTION_OPEN)
+                nd_outbox_write(&member->connection->outbox);
+}
+
+static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes)
+{
+        const struct nd_queue *queue = &sink->queue;
+        uint64_t n_messages = queue->n_messages + queue->n_outside;
+        struct nd_fault fault;
+
+        if (n_messages >= queue->depth_messages)
+                nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "depth", n_messages + 1,
+                                   queue->depth_messages, "messages");
+        else
+                nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "bytes",
+                                   queue->n_bytes + queue->n_outside_bytes + n_bytes,
+                                   queue->depth_bytes, "bytes");
+        nd_sink_end(sink, &fault);
+}
+
+void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
+{
+        struct nd_pair *pair = entry->message->pair;
+        uint64_t n_bytes = entry->message->body_bytes;
+
+        if (nd_queue_is_full(&sink->queue, n_bytes))
+                sink_push_out(sink);
+        switch (nd_queue_push(&sink->queue, entry)) {
+        case ND_QUEUE_E_DROPPED:
+                return;
+        case ND_QUEUE_E_OVERFLOW:
+                sink_overflow(sink, n_bytes);
+                return;
+        case ND_QUEUE_E_OVER:
+                if (pair)
+                        nd_pause_add(sink, pair);
+                break;
+        default:
+                break;
+        }
+        if (sink->full_since_ns == 0 && nd_queue_is_full(&sink->queue, 0))
+                sink->full_since_ns = sink->server->now_ns;
+        nd_sink_wake(sink);
+}
+
+void nd_sink_deliver(struct nd_sink *sink, struct nd_message *message)
+{
+        struct nd_entry *entry = nd_entry_new(message, sink, sink_member(sink));
+
+        if (!entry) {
+                nd_queue_count_begun(&sink->queue);
+                nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+                ++sink->queue.gap_tail;
+                return;
+        }
+        nd_sink_push(sink, entry);
+}
+
+bool nd_sink_announce(struct nd_sink *sink, struct nd_message *message)
+{
+        struct nd_entry *entry = nd_entry_new(message, sink, sink_member(sink));
+
+        if (!entry)
+                return false;
+        nd_list_push_tail(&sink->arriving, &entry->in_queue);
+        return true;
+}
+
+/* ------------------------------------------------------------------------------- becoming shorter */
+
+void nd_sink_settle(struct nd_sink *sink)
+{
+        struct nd_message *message;
+
+        while ((message = nd_queue_settle(&sink->queue)))
+                nd_sink_release_credit(message);
+        if (!nd_list_is_empty(&sink->pauses))
+                nd_pause_resume(sink);
+}
+
+void nd_sink_granted(struct nd_sink *sink)
+{
+        if (sink->full_since_ns != 0)
+                sink->full_since_ns = sink->server->now_ns;
+}
+
+bool nd_sink_check_slow(struct nd_sink *sink, uint64_t now_ns)
+{
+        uint64_t timeout_ms = sink->server->options.block_timeout_ms;
+        struct nd_fault fault;
+        bool is_full;
+
+        if (sink->queue.policy != ND_POLICY_BLOCK)
+                return false;
+        /* while somebody waits for memory, what a block queue holds is in the way */
+        is_full = nd_queue_is_full(&sink->queue, 0) ||
+                  (sink->queue.n_messages > 0 && !nd_list_is_empty(&sink->server->memory_waiters));
+        if (!is_full) {
+                sink->full_since_ns = 0;
+                return false;
+        }
+        if (sink->full_since_ns == 0)
+                sink->full_since_ns = now_ns;
+        if (now_ns - sink->full_since_ns < timeout_ms * 1000000)
+                return false;
+        nd_fault_set_limit(&fault, NDBUS_ESLOW, "block-timeout",
+                           (now_ns - sink->full_since_ns) / 1000000, timeout_ms, "ms");
+        nd_sink_end(sink, &fault);
+        return true;
+}
