@@ -420,7 +420,10 @@ struct nd_harness *nd_harness_spawn(const struct nd_harness_options *options)
         if (h->options.n_listen_fds > HARNESS_FDS_MAX)
                 nd_harness_fail(NULL, "more than %u descriptors to pass", HARNESS_FDS_MAX);
 
-        h->folder = format_string("%s/ndbus-test-XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
+        /* TMPDIR may be a folder where nobody but the test's user may go */
+        if (!tmp || !tmp[0] || h->options.unprivileged)
+                tmp = "/tmp";
+        h->folder = format_string("%s/ndbus-test-XXXXXX", tmp);
         if (!mkdtemp(h->folder))
                 nd_harness_fail(NULL, "%s: %s", h->folder, strerror(errno));
         if (h->options.unprivileged && getuid() == 0 &&
