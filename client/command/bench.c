@@ -3,10 +3,10 @@
 /*
  * ndbus bench: how fast the given daemon is, from outside
  *
- * One process publishes, others receive; all are forked before anybody opens a bus. Subscribers block
- * (policy block), so nothing is lost and the rate is that of the slowest. A message begins with the
- * time it was published (CLOCK_MONOTONIC, which all processes of a machine share) and its number; the
- * last one has the number 0.
+ * One process publishes, others receive; all are forked before anybody opens a bus. Subscribers
+ * block (policy block), so nothing is lost and the rate is that of the slowest. A message begins
+ * with the time it was published (CLOCK_MONOTONIC, which all processes of a machine share) and its
+ * number; the last one has the number 0.
  *
  * The delay is from before ndbus_publish() to after ndbus_receive(). At full speed it is mostly the
  * time a message waits behind others; --rate shows what one takes alone.

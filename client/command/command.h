@@ -26,7 +26,7 @@ extern const struct nd_command nd_command_bench;
  */
 struct ndbus *nd_command_open(const char *url);
 
-/* Dtypes and shapes of a message as two words, several arrays divided by ';'; "-" without arrays. */
+/* Dtypes and shapes of a message as two words, several divided by ';'; "-" without arrays. */
 void nd_command_write_arrays(FILE *out, const struct ndbus_array *arrays, size_t n_arrays);
 
 /* A peer's text as one word or cell: control characters become '?'. */

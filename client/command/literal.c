@@ -9,8 +9,8 @@
  * at which it stands.
  *
  * Nodes live in one array and name each other by index, so that it can grow while it is filled.
- * Decoded strings live in one block: a string in the source has two quotes, room for the NUL, and no
- * escape or Latin-1 byte decodes to more than twice its own length.
+ * Decoded strings live in one block: a string in the source has two quotes, room for the NUL, and
+ * no escape or Latin-1 byte decodes to more than twice its own length.
  */
 
 #include "client/command/literal.h"

@@ -3,8 +3,8 @@
 /*
  * ndbus: the command
  *
- * Finds the subcommand, reads its options by its table, runs it. Exit status: 0; 1 the thing failed;
- * 2 bad usage.
+ * Finds the subcommand, reads its options by its table, runs it. Exit status: 0; 1 the thing
+ * failed; 2 bad usage.
  */
 
 #include <string.h>

@@ -3,15 +3,15 @@
 /*
  * Writing .npy
  *
- * The header is made first, whole, so that a plan can be shown and its note printed before a byte is
- * written. It is ASCII: what is not is escaped, which NumPy's reader undoes, so that versions 1.0 and
- * 2.0 are enough. Arrays in C or Fortran order are written from where they lie; all others are
- * gathered to C order through one buffer.
+ * The header is made first, whole, so that a plan can be shown and its note printed before a byte
+ * is written. It is ASCII: what is not is escaped, which NumPy's reader undoes, so that versions
+ * 1.0 and 2.0 are enough. Arrays in C or Fortran order are written from where they lie; all others
+ * are gathered to C order through one buffer.
  *
- * .npy can only say what numpy.dtype can. bfloat16, the small floats and dtypes that nobody has heard
- * of become opaque bytes ('|V2'), from which array.view() makes them again where ml_dtypes is
- * installed; so do records whose fields overlap or stand out of order, as their offsets cannot be
- * written. Packed elements below a byte become the bytes that hold them.
+ * .npy can only say what numpy.dtype can. bfloat16, the small floats and dtypes that nobody has
+ * heard of become opaque bytes ('|V2'), from which array.view() makes them again where ml_dtypes
+ * is installed; so do records whose fields overlap or stand out of order, as their offsets cannot
+ * be written. Packed elements below a byte become the bytes that hold them.
  */
 
 #include <errno.h>
@@ -469,7 +469,7 @@ static int npy_write_all(int fd, const void *data, uint64_t n_data, struct nd_fa
         return 0;
 }
 
-/* Trailing dimensions that lie as C order wants them are one run; the others are counted through. */
+/* Trailing dimensions that lie as C order wants them are one run; others are counted. */
 struct npy_gather {
         const char *at;
         int32_t n_outer;

@@ -9,9 +9,9 @@
  *   +--------+-----+-----+--------------+----------+----------------
  *
  * The dict is parsed as a literal and then read with the same severity with which NumPy writes it:
- * exactly the keys descr, fortran_order and shape. Everything that the array names (strings, fields,
- * shapes) lives in the literal's tree and in two pools whose sizes are known once the tree is there:
- * no list has more fields than children, no shape more dimensions than there are.
+ * exactly the keys descr, fortran_order and shape. Everything that the array names (strings,
+ * fields, shapes) lives in the literal's tree and in two pools whose sizes are known once the tree
+ * is there: no list has more fields than children, no shape more dimensions than there are.
  *
  * The elements stay where they are, in the caller's mapping of the file. 'O' is refused by name:
  * its bytes are a pickle. long double (f12, f16, c24, c32) is refused because its layout depends on

@@ -37,7 +37,7 @@ int nd_number_describe(const struct ndbus_array *array,
                        struct nd_number *ret,
                        struct nd_fault *fault);
 
-/* What one step along a dimension adds to the offset that nd_number_load() takes: the strides of the
+/* What one step along a dimension adds to the offset that nd_number_load() takes: strides of the
  * array, or of C order, in bytes; in bits if the elements are packed. */
 void nd_number_steps(const struct nd_number *number,
                      const struct ndbus_array *array,

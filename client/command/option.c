@@ -4,8 +4,8 @@
  * Reading a command line by a table
  *
  * Not getopt_long(): it prints its own errors, takes abbreviations, which then can never be made
- * ambiguous by a new option, and knows nothing of ranges. An error says what was given and what would
- * have been right; for a name that is nearly one of ours it says which.
+ * ambiguous by a new option, and knows nothing of ranges. An error says what was given and what
+ * would have been right; for a name that is nearly one of ours it says which.
  *
  * "-o" is the one short name, for --output, because every packer in the world has it.
  */

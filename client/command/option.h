@@ -4,9 +4,10 @@
 /*
  * Options: one table a subcommand
  *
- * A table is an X-macro, XX(S, field, "name", TYPE, default, min, max, "VALUE", "text"), from which
- * come the struct that holds the values, their defaults, the ranges that are checked, and --help.
- * S is the struct's type. `name` without dashes; long options only, as --name VALUE or --name=VALUE.
+ * A table is an X-macro, XX(S, field, "name", TYPE, default, min, max, "VALUE", "text"), from
+ * which come the struct that holds the values, their defaults, the ranges that are checked, and
+ * --help. S is the struct's type. `name` without dashes; long options only, as --name VALUE or
+ * --name=VALUE.
  */
 
 #include "protocol/fault.h"

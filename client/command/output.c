@@ -4,9 +4,9 @@
  * Writing files
  *
  * A file is written under a temporary name in the folder where it belongs and renamed when it is
- * whole, so that who watches the folder never reads half an array. Space is reserved first: what does
- * not fit is known before anything is written, also when a broadcast axis makes a small message an
- * enormous file.
+ * whole, so that who watches the folder never reads half an array. Space is reserved first: what
+ * does not fit is known before anything is written, also when a broadcast axis makes a small
+ * message an enormous file.
  *
  * Names come from peers. They are taken apart at '/' and each segment is made a harmless file name;
  * "..", "." and hidden names cannot arise. What would collide is not overwritten but gets the other

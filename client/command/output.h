@@ -44,9 +44,9 @@ void nd_output_abandon(struct nd_output *output);
  * nd_output_path() - a path that a peer's name makes
  * @text:  a topic or the name of a frame
  *
- * Each segment becomes one file name: a leading '.', '%', control characters and, with
- * @is_flat, '/' are written as %XX, empty segments as "%"; segments too long for a file name are cut
- * and end in a hash. So no name leaves the folder, and different names stay different.
+ * Each segment becomes one file name: a leading '.', '%', control characters and, with @is_flat, '/'
+ * are written as %XX, empty segments as "%"; segments too long for a file name are cut and end in a
+ * hash. So no name leaves the folder, and different names stay different.
  */
 void nd_output_path(const char *text, bool is_flat, char out[static ND_OUTPUT_PATH_BYTES]);
 

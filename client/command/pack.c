@@ -3,8 +3,8 @@
 /*
  * ndbus pack: arrays into one file of records
  *
- * Each message of each file becomes one record, in order; its frame bears the file's name, from which
- * `ndbus unpack` makes the name again. Needs no daemon.
+ * Each message of each file becomes one record, in order; its frame bears the file's name, from
+ * which `ndbus unpack` makes the name again. Needs no daemon.
  */
 
 #include <errno.h>

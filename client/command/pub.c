@@ -3,10 +3,10 @@
 /*
  * ndbus pub: files as messages
  *
- * Elements go to the socket from where the file is mapped. Messages that the daemon refuses are told
- * at the end, by a flush, because publishing does not wait for answers; whatever was refused, by the
- * library at once or by the daemon later, makes the exit status 1, and the others are published all
- * the same.
+ * Elements go to the socket from where the file is mapped. Messages that the daemon refuses are
+ * told at the end, by a flush, because publishing does not wait for answers; whatever was refused,
+ * by the library at once or by the daemon later, makes the exit status 1, and the others are
+ * published all the same.
  *
  * Between messages of a given rate the wait is one inside the library, so that the connection is
  * served meanwhile.

@@ -3,13 +3,13 @@
 /*
  * Reading messages from files and pipes
  *
- * The kind is told from the first bytes, not from the name: \x93NUMPY, \x89NDBUS, "PK" (an .npz, which
- * is refused with a hint), anything else is raw and needs --dtype.
+ * The kind is told from the first bytes, not from the name: \x93NUMPY, \x89NDBUS, "PK" (an .npz,
+ * which is refused with a hint), anything else is raw and needs --dtype.
  *
  * Parsers here want bytes that are contiguous. A mapped file is that from the start; of a pipe one
  * buffer is kept, read into until the parser stops saying TRUNCATED, and moved down behind each
- * message. A file that somebody shortens while it is mapped raises SIGBUS, as it would for any program
- * that maps it.
+ * message. A file that somebody shortens while it is mapped raises SIGBUS, as it would for any
+ * program that maps it.
  */
 
 #include "client/command/source.h"

@@ -4,9 +4,10 @@
 /*
  * Sources: the messages in a file or on stdin
  *
- * .npy, ndbus records, or raw bytes whose dtype the user says. A file that can be mapped is, so that
- * elements go from the page cache to the socket; a pipe is read as far as each message needs, so that
- * an endless one works. Arrays that were saved one behind another into one file are as many messages.
+ * .npy, ndbus records, or raw bytes whose dtype the user says. A file that can be mapped is, so
+ * that elements go from the page cache to the socket; a pipe is read as far as each message needs,
+ * so that an endless one works. Arrays that were saved one behind another into one file are as
+ * many messages.
  */
 
 #include <ndbus/array.h>

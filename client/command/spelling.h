@@ -5,7 +5,8 @@
  * Spelling: dtypes and shapes as one word, the way the command prints and reads them
  *
  *   float32  >float64 (big-endian)  datetime64[ns]  timedelta64[25us]  float32x4 (lanes)
- *   bytes[16]  opaque[12]  record[24] (bytes of an element)  ucs4[5] (characters)  name:BITS (others)
+ *   bytes[16]  opaque[12]  record[24] (bytes of an element)  ucs4[5] (characters)
+ *   name:BITS (dtypes that are not known)
  *
  *   [480,640]  [7]  [] (one element)
  */

@@ -3,10 +3,10 @@
 /*
  * ndbus stat: what the daemon counts
  *
- * The daemon answers with one msgpack map (PROTOCOL.md 8). --json prints all of it; the tables print
- * what an operator looks for first: who is connected, who loses messages, which topics there are.
- * Keys that are not there are shown as "-", keys that are not known only by --json, so that this
- * command and a daemon of another version get along.
+ * The daemon answers with one msgpack map (PROTOCOL.md 8). --json prints all of it; the tables
+ * print what an operator looks for first: who is connected, who loses messages, which topics there
+ * are. Keys that are not there are shown as "-", keys that are not known only by --json, so that
+ * this command and a daemon of another version get along.
  */
 
 #include <inttypes.h>

@@ -3,10 +3,10 @@
 /*
  * ndbus sub: messages as lines, pictures and files
  *
- * A line a message, its cells divided by tabs, which no topic can contain: topic, sequence, dtypes,
- * shapes, bytes, delay in seconds, messages lost just before it, then NAME or NAME=VALUE cells of which
- * more may come: retained, redelivered, file=, note=, meta=. "subscribed to PATTERN" on stderr says
- * that what is published from now on will be seen; scripts wait for it.
+ * A line a message, its cells divided by tabs, which no topic can contain: topic, sequence,
+ * dtypes, shapes, bytes, delay in seconds, messages lost just before it, then NAME or NAME=VALUE
+ * cells of which more may come: retained, redelivered, file=, note=, meta=. "subscribed to
+ * PATTERN" on stderr says that what is published from now on will be seen; scripts wait for it.
  *
  * A lost connection is said on stderr and made again by the library; the next line of each
  * subscription then has "unknown" as its loss.

@@ -3,10 +3,10 @@
 /*
  * ndbus unpack: the arrays of a file of records as .npy files
  *
- * An array's file bears the name of its frame, else the number of its record; a name that was there
- * before in the same run gets the number behind it, so that nothing that was just written is
- * overwritten. A file that ends in the middle of a record gives all that stands before, and then the
- * error.
+ * An array's file bears the name of its frame, else the number of its record; a name that was
+ * there before in the same run gets the number behind it, so that nothing that was just written is
+ * overwritten. A file that ends in the middle of a record gives all that stands before, and then
+ * the error.
  */
 
 #include <errno.h>

@@ -10,8 +10,8 @@
  * that the work is bounded. Values are scaled from the least to the greatest finite one seen.
  * Pixels without a finite element are shown apart.
  *
- * The colours run from dark blue over green to yellow, in steps of even lightness, so that they order
- * values also in print and for colour-blind eyes.
+ * The colours run from dark blue over green to yellow, in steps of even lightness, so that they
+ * order values also in print and for colour-blind eyes.
  */
 
 #include <math.h>

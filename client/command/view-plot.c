@@ -5,9 +5,9 @@
  *
  * Each column of the grid is drawn over its rows. The drawing surface is made of dots: braille has
  * two by four in a character (U+2800 and a bit for each dot), ASCII one. Where a dot's width holds
- * several samples the line covers all from the least to the greatest of them, so that a single spike
- * among a million samples is still seen; where samples are fewer than dots they are joined. At most
- * PLOT_SAMPLES_MAX samples a dot are looked at.
+ * several samples the line covers all from the least to the greatest of them, so that a single
+ * spike among a million samples is still seen; where samples are fewer than dots they are joined.
+ * At most PLOT_SAMPLES_MAX samples a dot are looked at.
  */
 
 #include <math.h>

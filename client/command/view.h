@@ -25,8 +25,9 @@ struct nd_view_terminal {
  * nd_view_terminal_detect() - what the terminal behind a descriptor can show
  *
  * Size: the terminal's, else COLUMNS and LINES, else 80x24. Colour: none if the descriptor is no
- * terminal (and CLICOLOR_FORCE is not set), if NO_COLOR is set or TERM is dumb; 24 bits if COLORTERM
- * says truecolor or 24bit; else 256. UTF-8: what LC_ALL, LC_CTYPE or LANG says, the first that is set.
+ * terminal (and CLICOLOR_FORCE is not set), if NO_COLOR is set or TERM is dumb; 24 bits if
+ * COLORTERM says truecolor or 24bit; else 256. UTF-8: what LC_ALL, LC_CTYPE or LANG says, the
+ * first that is set.
  */
 void nd_view_terminal_detect(int fd, struct nd_view_terminal *ret);
 
