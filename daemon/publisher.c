@@ -5,8 +5,9 @@
  *
  * A PUBLISH is read in three steps that may be far apart: its header, which decides what becomes of
  * it; its body, which is received where it will be sent from; its last byte, at which it is
- * published. A body that does not fit one packet is announced to its receivers with the header and
- * passed on while it arrives (cut-through); a smaller one is delivered when it is whole.
+ * published. A body larger than a chunk is announced to its receivers with the header and passed on
+ * while it arrives (cut-through), as fast as the socket brings it; a smaller one is delivered when
+ * it is whole.
  *
  * A message that memory has no room for waits in the backlog, and everything behind it, in order;
  * it occupies what was granted and nothing more.
@@ -67,14 +68,19 @@ bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topi
         return pair && !nd_list_is_empty(&pair->pauses);
 }
 
+/* Is a PUBLISH under way? */
+static bool publisher_is_busy(const struct nd_publisher *publisher)
+{
+        return publisher->in.is_open || publisher->in.packet_left > 0;
+}
+
 uint64_t nd_publisher_routed(const struct nd_publisher *publisher)
 {
         const struct nd_message *first = publisher_first(&publisher->backlog);
-        bool is_under_way = publisher->in.is_open || publisher->in.packet_left > 0;
 
         if (first)
                 return first->number - 1;
-        return publisher->n_received - is_under_way;
+        return publisher->n_received - publisher_is_busy(publisher);
 }
 
 /* ------------------------------------------------------------------------------------- refusing */
@@ -369,10 +375,10 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
 
 /* ------------------------------------------------------------------------------------- arriving */
 
-/* May it be passed on while it arrives? */
+/* May it be passed on while it arrives? What is one chunk is not worth two packets. */
 static bool publisher_is_cut(const struct nd_publisher *publisher)
 {
-        return publisher->in.is_open && publisher->in.body_bytes > ND_PACKET_BODY_BYTES_MAX;
+        return publisher->in.body_bytes > ND_CHUNK_BYTES;
 }
 
 /* The message has memory now. 0 or a negative enum ndbus_err: it is to be refused. */
@@ -622,9 +628,8 @@ void nd_publisher_received(struct nd_publisher *publisher, size_t n_bytes)
         in->packet_left -= n_bytes;
         if (message)
                 nd_message_received(message, n_bytes);
-        if (in->packet_left > 0)
-                return;
-        if (!in->is_open || in->place == in->body_bytes)
+        in->arrived_bytes += n_bytes;
+        if (in->packet_left == 0 && (!in->is_open || in->place == in->body_bytes))
                 publisher_finish(publisher);
         else if (message && message->is_announced)
                 publisher_advance(publisher);
@@ -698,27 +703,27 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
         struct nd_fault fault;
         bool is_waited_for = !nd_list_is_empty(&server->memory_waiters);
 
-        if (in->is_open && !in->is_refused) {
-                uint64_t n_new = in->place - in->mark_bytes;
+        if (publisher_is_busy(publisher) && !in->is_refused) {
+                uint64_t n_new = in->arrived_bytes - in->mark_bytes;
 
-                if (publisher->left_bytes < ND_CREDIT_LOW_BYTES) {
+                if (in->packet_left == 0 && publisher->left_bytes < ND_CREDIT_LOW_BYTES) {
                         in->mark_ns = now_ns; /* it has no leave to bring anything */
                 } else if (now_ns - in->mark_ns >= PUBLISHER_STALL_NS && n_new == 0) {
-                        nd_fault_set_limit(&fault, NDBUS_ESTALLED, "body", in->place,
+                        nd_fault_set_limit(&fault, NDBUS_ESTALLED, "body", in->arrived_bytes,
                                            in->body_bytes, "bytes");
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (is_waited_for && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS &&
                            n_new < ND_MIB) {
-                        publisher_no_space(&fault, in->body_bytes - in->place,
+                        publisher_no_space(&fault, in->body_bytes - in->arrived_bytes,
                                            &server->store.memory);
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (n_new >= ND_MIB ||
                            (n_new > 0 && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS)) {
-                        in->mark_bytes = in->place;
+                        in->mark_bytes = in->arrived_bytes;
                         in->mark_ns = now_ns;
                 }
         }
-        if (!in->is_open && in->packet_left == 0 && nd_list_is_empty(&publisher->backlog) &&
+        if (!publisher_is_busy(publisher) && nd_list_is_empty(&publisher->backlog) &&
             publisher->charged_bytes > ND_PUBLISH_WINDOW_BYTES_MIN &&
             now_ns - publisher->last_ns >= 2 * ND_PUBLISH_WINDOW_IDLE_MS * UINT64_C(1000000))
                 (void)nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);

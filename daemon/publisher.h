@@ -64,8 +64,9 @@ struct nd_publisher {
                 uint64_t body_bytes;
                 uint64_t place;          /* body bytes announced by packets so far */
                 uint64_t packet_left;    /* body bytes of the packet under way still to be read */
+                uint64_t arrived_bytes;  /* of the body, kept or discarded */
                 uint64_t returned_bytes; /* of the body whose credit was returned */
-                uint64_t mark_bytes;     /* received, when the deadline was set */
+                uint64_t mark_bytes;     /* arrived, when the deadline was set */
                 uint64_t mark_ns;
         } in;
 
