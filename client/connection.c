@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include "client/bus.h"
 #include "client/detail.h"
+#include "client/outgoing.h"
 #include "protocol/hello.h"
 
 #define BACKOFF_MS_MIN   50u
@@ -420,6 +421,9 @@ int nd_connection_send(struct ndbus *bus)
         struct nd_output *output = &bus->output;
         ssize_t n;
 
+        if (bus->outgoing && bus->outgoing->generation == bus->connection.generation &&
+            nd_outgoing_is_torn(bus->outgoing))
+                return 0; /* whoever sends it goes on; then it is this one's turn */
         while (nd_output_bytes(output) > 0) {
                 n = send(nd_bus_socket(bus), nd_output_at(output), nd_output_bytes(output),
                          MSG_NOSIGNAL);

@@ -7,7 +7,8 @@
  * what waits in the output, of the packet at hand, and of as many further packets as credit and
  * list allow, and gives it to the kernel in one call; then it moves its marks by what was taken.
  * Only packets of which a byte was taken have begun: credit is used, numbers are taken, they must
- * be finished before anything else is sent. The others are planned anew the next time.
+ * be finished before anything else is sent. The others are planned anew the next time. What came
+ * into the output while a packet was sent in part, grants above all, goes behind it.
  *
  * Nothing here waits. Whoever waits decides when a message is given up: then the rest of the
  * packet at hand is copied to the output, and the caller's memory is its own again.
@@ -34,6 +35,7 @@ struct plan {
         size_t n_iov;
         struct planned packets[PACKETS_MAX];
         size_t n_packets;
+        size_t n_output; /* bytes of the output that stand before the packets */
         uint64_t bytes;
 };
 
@@ -203,14 +205,16 @@ static int plan_packet(struct plan *plan, const struct nd_outgoing *out, struct 
 static int plan_make(struct plan *plan, const struct ndbus *bus, const struct nd_outgoing *out)
 {
         uint64_t credit = bus->credit.bytes, at = out->position, n;
+        bool is_torn = nd_outgoing_is_torn(out);
         struct planned *packet;
         int r = 1;
 
         plan->n_iov = plan->n_packets = 0;
         plan->bytes = 0;
+        plan->n_output = is_torn ? 0 : nd_output_bytes(&bus->output);
         nd_body_start(out->body);
-        if (nd_output_bytes(&bus->output) > 0)
-                plan_add(plan, nd_output_at(&bus->output), nd_output_bytes(&bus->output));
+        if (plan->n_output > 0)
+                plan_add(plan, nd_output_at(&bus->output), plan->n_output);
 
         if (out->is_in_packet) {
                 packet = &plan->packets[0];
@@ -222,6 +226,8 @@ static int plan_make(struct plan *plan, const struct ndbus *bus, const struct nd
                         prelude_of_publish(out, packet->prelude);
                 r = plan_packet(plan, out, packet);
                 at = out->packet_end;
+                if (r == 1 && is_torn && nd_output_bytes(&bus->output) > 0)
+                        return 0; /* the output comes next */
         }
         while (r == 1 && at < out->body->bytes && plan->n_packets < PACKETS_MAX &&
                plan->n_iov + 4 < PIECES_MAX) {
@@ -249,7 +255,7 @@ static void outgoing_finish(struct ndbus *bus, struct nd_outgoing *out)
 static void
 plan_taken(struct ndbus *bus, struct nd_outgoing *out, const struct plan *plan, uint64_t n)
 {
-        uint64_t part = nd_min_u64(n, nd_output_bytes(&bus->output));
+        uint64_t part = nd_min_u64(n, plan->n_output);
 
         nd_output_consume(&bus->output, part);
         n -= part;
@@ -311,17 +317,14 @@ nd_outgoing_step(struct ndbus *bus, struct nd_outgoing *out, bool *ret_moved)
         return ND_OUTGOING_DONE;
 }
 
-/* Copies what is missing of the packet at hand into the output. */
+/* Copies what is missing of the packet at hand into the output, before what waits there. */
 static int outgoing_copy_rest(struct ndbus *bus, struct nd_outgoing *out)
 {
         uint64_t n_body = out->packet_end - out->position;
-        uint64_t n_lead_max = ND_PRELUDE_BYTES + out->n_header + out->n_meta;
         struct plan plan = {0};
         struct planned packet = {.from = out->position, .to = out->packet_end};
-        uint8_t *at = nd_output_reserve(&bus->output, (size_t)(n_lead_max + n_body));
+        uint8_t *at;
 
-        if (!at)
-                return NDBUS_ENOMEM;
         if (out->is_lead_left) {
                 if (out->stream && out->packet_end > 0)
                         prelude_of_chunk(out, out->packet_end - out->packet_bytes,
@@ -329,13 +332,15 @@ static int outgoing_copy_rest(struct ndbus *bus, struct nd_outgoing *out)
                 else
                         prelude_of_publish(out, packet.prelude);
                 plan_add_lead(&plan, out, &packet);
-                for (size_t i = 0; i < plan.n_iov; ++i) {
-                        memcpy(at, plan.iov[i].iov_base, plan.iov[i].iov_len);
-                        at += plan.iov[i].iov_len;
-                }
+        }
+        at = nd_output_insert(&bus->output, (size_t)(packet.n_lead + n_body));
+        if (!at)
+                return NDBUS_ENOMEM;
+        for (size_t i = 0; i < plan.n_iov; ++i) {
+                memcpy(at, plan.iov[i].iov_base, plan.iov[i].iov_len);
+                at += plan.iov[i].iov_len;
         }
         nd_body_copy(out->body, out->position, n_body, at);
-        nd_output_commit(&bus->output, (size_t)(packet.n_lead + n_body));
         out->is_in_packet = false;
         out->position = out->packet_end;
         return 0;

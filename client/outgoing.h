@@ -47,6 +47,12 @@ static inline uint64_t nd_outgoing_bytes(const struct nd_outgoing *out)
         return ND_PRELUDE_BYTES + out->n_header + out->n_meta + out->body->bytes;
 }
 
+/* Has a packet been sent in part? Then nothing but its rest may follow. */
+static inline bool nd_outgoing_is_torn(const struct nd_outgoing *out)
+{
+        return out->is_in_packet && !(out->is_lead_left && out->lead_sent == 0);
+}
+
 /* Is there leave to begin? */
 bool nd_outgoing_may_begin(const struct ndbus *bus, const struct nd_outgoing *out);
 

@@ -3,9 +3,10 @@
 /*
  * Bytes that wait for the socket
  *
- * Control packets, small messages that may wait for others, and the rest of a packet that was
- * sent in part, all in one line: whatever is sent goes behind what is here, so packets are never
- * torn. Large bodies never come here, except for the rest of a packet whose sender gave up.
+ * Control packets and small messages that may wait for others, in one line: a large message begins
+ * behind what is here. Its bytes never come here, except for the rest of a packet whose sender gave
+ * up, which goes first; as long as a packet is sent in part, nothing here is sent, so packets are
+ * never torn.
  */
 
 #include "client/output.h"
@@ -39,6 +40,17 @@ uint8_t *nd_output_reserve(struct nd_output *output, size_t n)
         output->start = 0;
         output->end = n_used;
         return output->data + output->end;
+}
+
+uint8_t *nd_output_insert(struct nd_output *output, size_t n)
+{
+        size_t n_used = nd_output_bytes(output);
+
+        if (!nd_output_reserve(output, n))
+                return NULL;
+        memmove(output->data + output->start + n, output->data + output->start, n_used);
+        output->end += n;
+        return output->data + output->start;
 }
 
 int nd_output_packet(struct nd_output *output,

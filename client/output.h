@@ -33,6 +33,9 @@ static inline void nd_output_commit(struct nd_output *output, size_t n)
         output->end += n;
 }
 
+/* Room for @n more bytes before the others; they are committed. NULL without memory. */
+uint8_t *nd_output_insert(struct nd_output *output, size_t n);
+
 /* The first @n bytes have left. */
 static inline void nd_output_consume(struct nd_output *output, size_t n)
 {
