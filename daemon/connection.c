@@ -267,10 +267,9 @@ static int connection_take_packet(struct nd_connection *connection,
         }
         switch (prelude->kind) {
         case ND_KIND_PUBLISH:
-                connection->last_lead_bytes =
-                        nd_prelude_inline_bytes(prelude) >= CONNECTION_LEAD_BYTES
-                                ? prelude->header_bytes + prelude->meta_bytes
-                                : 0;
+                connection->last_lead_bytes = prelude->body_bytes >= CONNECTION_LEAD_BYTES
+                                                      ? prelude->header_bytes + prelude->meta_bytes
+                                                      : 0;
                 return nd_publisher_publish(&connection->publisher, packet, fault);
         case ND_KIND_CHUNK:
                 return nd_publisher_chunk(&connection->publisher, prelude, fault);
