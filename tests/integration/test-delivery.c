@@ -240,44 +240,54 @@ Test(delivery, others_pass_an_unfinished_message)
         pair_deinit(&p);
 }
 
-/* A message that was begun by cut-through while a queue of the same connection is full: completing
- * it for one subscription must not take bytes from another that has not sent them. */
+/* A message that was begun by cut-through is complete; telling one subscription, whose queue is full,
+ * makes its connection write; what is written there for another must not take bytes from a third,
+ * whose socket is full and who has not been told yet. */
 Test(delivery, completion_beside_a_full_queue)
 {
+        const struct nd_raw_subscribe ask = {.pattern = "c"};
+        struct nd_raw *full, *stopped;
+        uint64_t n = 0;
         struct pair p;
-        struct nd_raw *third;
 
         pair_init(&p, false);
-        third = nd_raw_open(p.h, false);
-        for (int round = 0; round < 20; ++round) {
-                struct nd_raw *raw = nd_raw_open(p.h, false);
-                uint64_t n = 0;
-
-                nd_raw_subscribe(raw, 1, &(struct nd_raw_subscribe){.pattern = "c"});
-                nd_raw_subscribe(
-                        raw, 2,
-                        &(struct nd_raw_subscribe){.pattern = "*", .depth = 1, .window = 1});
-                nd_raw_subscribe(raw, 3, &(struct nd_raw_subscribe){.pattern = "c"});
-                nd_raw_subscribe(third, (uint32_t)round + 1,
-                                 &(struct nd_raw_subscribe){.pattern = "c"});
-                nd_raw_publish(p.publisher, "x", 1); /* subscription 2: its window is used up */
-                nd_raw_publish(p.publisher, "x", 1); /* and its queue full */
-                nd_raw_publish(p.publisher, "c", 3 * MIB);
-                for (int i = 0; i < 3; ++i) {
-                        struct nd_raw_message message = nd_raw_receive(raw);
-
-                        n += message.prelude.body_bytes;
-                        nd_raw_message_free(&message);
-                }
-                cr_assert_eq(n, 6 * MIB + 1);
-                nd_raw_close(raw);
-                expect_message(third, 3 * MIB, (uint64_t)round + 1, 0);
-                nd_raw_send_prelude(third, (struct nd_prelude){.kind = ND_KIND_UNSUBSCRIBE,
-                                                               .subscription = (uint32_t)round + 1,
-                                                               .sequence = 1});
-                nd_raw_expect(third, ND_KIND_UNSUBSCRIBED);
+        nd_raw_subscribe(p.subscriber, 1, &ask);
+        for (uint64_t i = 1; i <= 4; ++i) { /* the window grows */
+                nd_raw_publish(p.publisher, "c", 8 * MIB);
+                expect_message(p.subscriber, 8 * MIB, i, 0);
+                nd_raw_grant(p.subscriber, 1, 1, 8 * MIB);
         }
-        nd_raw_close(third);
+        nd_raw_close(p.subscriber);
+
+        full = nd_raw_open(p.h, true); /* its socket takes whole chunks at a time */
+        stopped = nd_raw_open(p.h, false);
+        nd_raw_subscribe(full, 1, &ask);
+        nd_raw_subscribe(full, 2,
+                         &(struct nd_raw_subscribe){.pattern = "c", .depth = 1, .window = 1});
+        nd_raw_subscribe(stopped, 1, &ask);
+        nd_raw_publish(p.publisher, "c", 1); /* subscription 2: its window is used up */
+        nd_raw_publish(p.publisher, "c", 1); /* and its queue full */
+        nd_raw_publish_begin(p.publisher, "c", 4 * MIB, 3);
+        nd_raw_publish_rest(p.publisher, 3, 0, 3 * MIB);
+        for (int i = 0; i < 3; ++i) {
+                struct nd_raw_message message = nd_raw_receive(full);
+
+                cr_assert_eq(message.prelude.body_bytes, 1);
+                nd_raw_message_free(&message);
+        }
+        nd_raw_expect(full, ND_KIND_MESSAGE);
+        while (n < 3 * MIB)
+                n += nd_raw_expect(full, ND_KIND_CHUNK)->prelude.body_bytes;
+        nd_raw_publish_chunk(p.publisher, 3, 3 * MIB, MIB);
+        while (n < 4 * MIB)
+                n += nd_raw_expect(full, ND_KIND_CHUNK)->prelude.body_bytes;
+        expect_message(stopped, 1, 5, 0);
+        expect_message(stopped, 1, 6, 0);
+        expect_message(stopped, 4 * MIB, 7, 0);
+        nd_raw_check_stats(p.publisher);
+        nd_raw_close(full);
+        nd_raw_close(stopped);
+        p.subscriber = nd_raw_open(p.h, false);
         pair_deinit(&p);
 }
 
