@@ -475,6 +475,8 @@ void nd_piece_undo(struct nd_piece *piece)
                 *(piece->is_cut ? &subscription->cut : &subscription->stream) = entry;
                 return;
         }
+        /* it may be whole, and small enough for one packet, when it is begun again */
+        entry->stream = 0;
         if (subscription->cut == entry)
                 subscription->cut = NULL;
         if (subscription->stream == entry)
