@@ -112,13 +112,13 @@ static int bus_connect(struct ndbus *bus)
         uint64_t deadline_ns = nd_deadline_in_ms(bus->options.connect_timeout_ms);
         int r = 1;
 
-        while (c->state != ND_STATE_READY && c->n_failures == 0 && r > 0)
+        while (c->state != ND_STATE_READY && c->n_failures == 0 && !c->lost && r > 0)
                 r = nd_bus_turn(bus, deadline_ns, false);
         if (c->state == ND_STATE_READY)
                 return 0;
         if (r < 0)
                 return r;
-        if (c->n_failures > 0)
+        if (c->n_failures > 0 || c->lost)
                 return nd_detail_fault(&c->why);
         return nd_detail_fail(NDBUS_ETIMEDOUT, "%s: no connection within %d ms", c->url_text,
                               bus->options.connect_timeout_ms);

@@ -150,13 +150,15 @@ static void connection_say_hello(struct ndbus *bus)
 {
         struct nd_connection *c = &bus->connection;
         uint8_t hello[ND_HELLO_BYTES];
+        ssize_t n;
 
         nd_hello_pack(&(struct nd_hello){ND_VERSION, ND_VERSION}, hello);
-        if (send(nd_bus_socket(bus), hello, sizeof(hello), MSG_NOSIGNAL) !=
-            (ssize_t)sizeof(hello)) {
+        n = send(nd_bus_socket(bus), hello, sizeof(hello), MSG_NOSIGNAL);
+        if (n != (ssize_t)sizeof(hello) && errno != EPIPE && errno != ECONNRESET) {
                 nd_connection_lose_errno(bus, errno);
                 return;
         }
+        /* one that closed at once may have said why: that is read next */
         c->n_hello = 0;
         c->state = ND_STATE_HELLO;
 }

@@ -156,15 +156,15 @@ int nd_message_new_borrowed(struct nd_pool *pool,
         return 0;
 }
 
-/* The frame that owns byte @at of the body, its gap included. */
-static size_t message_seek(struct ndbus_message *m, uint64_t at)
+/* The frame, from frame @i on, that owns byte @at of the body, its gap included. */
+static size_t message_seek(const struct ndbus_message *m, size_t i, uint64_t at)
 {
         const struct nd_frame *frames = m->shared->header->frames;
 
-        while (m->i_fill + 1 < m->n_arrays && at >= frames[m->i_fill + 1].offset &&
-               at >= frames[m->i_fill].offset + round_up(frames[m->i_fill].bytes))
-                ++m->i_fill;
-        return m->i_fill;
+        while (i + 1 < m->n_arrays && at >= frames[i + 1].offset &&
+               at >= frames[i].offset + round_up(frames[i].bytes))
+                ++i;
+        return i;
 }
 
 size_t nd_message_fill_iov(struct ndbus_message *m,
@@ -176,7 +176,7 @@ size_t nd_message_fill_iov(struct ndbus_message *m,
 {
         const struct nd_frame *frames = m->shared->header->frames;
         uint64_t at = from, end = from + n, offset, part;
-        size_t n_used = 0;
+        size_t n_used = 0, i = m->i_fill;
 
         if (m->place == ND_BODY_TOGETHER) {
                 iov[0] = (struct iovec){m->body + from, n};
@@ -184,9 +184,12 @@ size_t nd_message_fill_iov(struct ndbus_message *m,
                 return 1;
         }
         for (; at < end && n_used < n_iov; ++n_used) {
-                size_t i = message_seek(m, at);
-                struct nd_buffer *buffer = m->frames[i];
+                struct nd_buffer *buffer;
 
+                i = message_seek(m, i, at);
+                if (at == from)
+                        m->i_fill = i; /* not further: what is listed may not all come */
+                buffer = m->frames[i];
                 offset = at - frames[i].offset;
                 part = nd_min_u64(round_up(frames[i].bytes) - offset, end - at);
                 if (buffer->populated_bytes < offset + part)

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * What tests of the client library do again and again, against a scripted daemon
+ *
+ * What is not so ends the process with a sentence, which fails the test.
+ */
+
+#include <ndbus/ndbus.h>
+#include "tests/support/fake-peer.h"
+
+/** In scripts, where Criterion's assertions do not reach. */
+#define must(_cond)                                                                                \
+        do {                                                                                       \
+                if (!(_cond)) {                                                                    \
+                        fprintf(stderr, "script: line %d: not so: %s\n", __LINE__, #_cond);        \
+                        abort();                                                                   \
+                }                                                                                  \
+        } while (0)
+
+/** Opens a bus to the peer, default options. */
+struct ndbus *client_test_open(struct fake_peer *peer);
+
+/** The next message, which must come. */
+struct ndbus_message *client_test_receive(struct ndbus *bus);
+
+/** The next message, of one frame of @n pattern bytes; frees it. */
+void client_test_expect(struct ndbus *bus, uint64_t sequence, uint64_t n, uint64_t dropped);
+
+/** For scripts: a MESSAGE of one frame of @n pattern bytes on topic "t", in chunks of @n_chunk, or
+ *  whole if that is 0. */
+void fake_peer_send_pattern(struct fake_peer *peer,
+                            uint32_t subscription,
+                            uint32_t n,
+                            uint64_t sequence,
+                            uint32_t n_chunk);
+
+/** For scripts: GAP. */
+void fake_peer_gap(struct fake_peer *peer, uint32_t subscription, uint64_t n);
