@@ -11,6 +11,7 @@
 #include "client/bus.h"
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include "client/detail.h"
 #include "client/export.h"
 
@@ -33,6 +34,7 @@ int nd_bus_enter(const struct ndbus *bus)
 
 int nd_bus_leave(struct ndbus *bus, int r)
 {
+        nd_grant_collect(bus);
         if (bus->guard.fds[ND_FD_EPOLL] >= 0)
                 nd_fd_update(bus);
         return r;
@@ -68,6 +70,9 @@ static void bus_free(struct ndbus *bus)
         nd_output_deinit(&bus->output);
         nd_encoder_deinit(&bus->encoder);
         nd_body_store_deinit(&bus->body_store);
+        nd_finisher_close(bus->finisher);
+        if (bus->guard.fds[ND_FD_WAKE] >= 0)
+                close(bus->guard.fds[ND_FD_WAKE]);
         nd_pool_close(bus->pool);
         nd_fork_guard_deinit(&bus->guard);
         free(bus);
@@ -259,6 +264,8 @@ static void say_goodbye(struct ndbus *bus)
 {
         struct nd_control_bytes bytes;
 
+        nd_grant_collect(bus);
+        nd_grant_write_all(bus);
         nd_goodbye_pack(&(struct nd_goodbye){0}, &bytes);
         if (nd_output_packet(&bus->output, &(struct nd_prelude){.kind = ND_KIND_GOODBYE},
                              bytes.data, bytes.n, NULL, 0) == 0)

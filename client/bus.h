@@ -15,6 +15,7 @@
 #include "client/body.h"
 #include "client/clock.h"
 #include "client/encode.h"
+#include "client/finish.h"
 #include "client/fork.h"
 #include "client/message.h"
 #include "client/output.h"
@@ -39,6 +40,7 @@ enum nd_fd_slot {
         ND_FD_EPOLL,
         ND_FD_EVENT,
         ND_FD_TIMER,
+        ND_FD_WAKE, /* eventfd of the finisher */
 };
 
 union nd_address {
@@ -87,7 +89,8 @@ struct nd_stream {
         struct ndbus_subscription *owner; /* NULL: it has gone */
         uint64_t body_bytes;
         uint64_t received_bytes;
-        bool is_refused; /* there was no memory: counts as dropped */
+        uint64_t delivery; /* n-th MESSAGE of its subscription */
+        bool is_refused;   /* there was no memory: counts as dropped */
 };
 
 struct nd_input {
@@ -172,7 +175,10 @@ struct ndbus_subscription {
                                   it still arrived takes its place at its end, and can make it -1 */
         uint64_t out_messages; /* that came and were not granted again */
         uint64_t out_bytes;
-        uint64_t taken; /* of these: handed out */
+        uint64_t n_deliveries;   /* MESSAGEs on this connection */
+        struct nd_list finished; /* of a group: struct nd_finish, freed and not yet granted */
+        uint64_t finished_ns;    /* when the last CREDIT of a group was written, coarse */
+        uint64_t taken;          /* of these: handed out; of a group: freed */
         uint64_t taken_bytes;
         uint64_t pending_dropped; /* for the next message */
         struct ndbus_subscription_stats stats;
@@ -232,7 +238,8 @@ struct ndbus {
         struct nd_subscriptions subscriptions;
         struct nd_list arrivals; /* struct nd_arrival.in_bus */
         struct nd_watches watches;
-        bool is_event_set; /* fd.c */
+        struct nd_finisher *finisher; /* made with the first group; or NULL */
+        bool is_event_set;            /* fd.c */
         uint64_t timer_ns;
         uint64_t epoll_generation;
         uint32_t epoll_events;
@@ -247,6 +254,8 @@ int nd_bus_leave(struct ndbus *bus, int r);
 /* fd.c: does nothing unless ndbus_fd() was called. */
 void nd_fd_update(struct ndbus *bus);
 void nd_fd_deinit(struct ndbus *bus);
+/* Makes the finisher and its eventfd. Sets the detail. */
+int nd_fd_add_finisher(struct ndbus *bus);
 
 /* wait.c */
 
@@ -352,8 +361,15 @@ bool nd_receive_is_ready(const struct ndbus *bus);
 
 /* grant.c */
 void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes);
-/* Writes CREDIT for everything that was taken. */
+/* Writes CREDIT for everything that was taken, or for that of one. */
 void nd_grant_write_all(struct ndbus *bus);
+void nd_grant_write(struct ndbus_subscription *sub);
+/* Takes what the application has freed of groups, on any thread. */
+void nd_grant_collect(struct ndbus *bus);
+/* Message @number of a group never becomes one that could be freed: it is finished as it is. */
+void nd_grant_refused(struct ndbus_subscription *sub, uint64_t number, uint64_t body_bytes);
+/* Forgets what is not granted yet. */
+void nd_grant_forget(struct ndbus_subscription *sub);
 /* Asks for a message of every subscription that sends only when asked, or of @sub alone. */
 void nd_grant_ask(struct ndbus *bus, struct ndbus_subscription *sub);
 bool nd_grant_is_to_ask(const struct ndbus *bus);

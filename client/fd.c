@@ -86,6 +86,8 @@ void nd_fd_update(struct ndbus *bus)
         fd_update_socket(bus);
         fd_update_event(bus);
         fd_update_timer(bus);
+        if (bus->finisher)
+                nd_finisher_set_waiting(bus->finisher, true);
 }
 
 void nd_fd_deinit(struct ndbus *bus)
@@ -106,6 +108,20 @@ static int fd_add(struct ndbus *bus, enum nd_fd_slot slot)
         return epoll_ctl(bus->guard.fds[ND_FD_EPOLL], EPOLL_CTL_ADD, bus->guard.fds[slot], &event);
 }
 
+int nd_fd_add_finisher(struct ndbus *bus)
+{
+        int *fd = &bus->guard.fds[ND_FD_WAKE];
+
+        if (*fd < 0)
+                *fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (*fd < 0)
+                return nd_detail_errno("eventfd", errno);
+        if (bus->guard.fds[ND_FD_EPOLL] >= 0 && fd_add(bus, ND_FD_WAKE) && errno != EEXIST)
+                return nd_detail_errno("epoll_ctl", errno);
+        bus->finisher = nd_finisher_new(&bus->guard, fd);
+        return bus->finisher ? 0 : nd_detail_say(NDBUS_ENOMEM, "out of memory");
+}
+
 ND_PUBLIC int ndbus_fd(struct ndbus *bus)
 {
         int r = nd_bus_enter(bus);
@@ -118,7 +134,7 @@ ND_PUBLIC int ndbus_fd(struct ndbus *bus)
                         timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
                 bus->guard.fds[ND_FD_EPOLL] = epoll_create1(EPOLL_CLOEXEC);
                 if (bus->guard.fds[ND_FD_EPOLL] < 0 || fd_add(bus, ND_FD_EVENT) ||
-                    fd_add(bus, ND_FD_TIMER)) {
+                    fd_add(bus, ND_FD_TIMER) || (bus->finisher && fd_add(bus, ND_FD_WAKE))) {
                         r = nd_detail_errno("epoll, eventfd, timerfd", errno);
                         nd_fd_deinit(bus);
                         return r;

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include "protocol/list.h"
 
-#define ND_FORK_FDS 4
+#define ND_FORK_FDS 5
 
 /* Embedded in a bus. fds that are not open are -1. */
 struct nd_fork_guard {

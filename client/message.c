@@ -227,6 +227,8 @@ ND_PUBLIC void ndbus_message_free(struct ndbus_message *m)
                 for (size_t i = 0; i < m->n_arrays; ++i)
                         nd_buffer_unref(m->frames[i]);
         nd_shared_header_unref(m->shared);
+        if (m->finish)
+                nd_finish_done(m->finish);
         nd_buffer_unref(m->memory); /* m is in there */
 }
 

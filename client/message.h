@@ -7,6 +7,7 @@
 
 #include <ndbus/ndbus.h>
 #include <sys/uio.h>
+#include "client/finish.h"
 #include "client/pool.h"
 #include "client/shared-header.h"
 #include "protocol/list.h"
@@ -47,6 +48,7 @@ struct ndbus_message {
         uint64_t dropped;
         uint64_t body_bytes;
         void *userdata;
+        struct nd_finish *finish; /* of a group: what freeing it says; or NULL */
         size_t n_arrays;
         struct ndbus_array *arrays;
         struct nd_buffer **frames; /* [n_arrays] buffer of that frame alone, or NULL */

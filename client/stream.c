@@ -79,12 +79,16 @@ static void stream_complete(struct ndbus *bus, struct nd_stream *stream)
                 sub->out_bytes += stream->body_bytes;
         }
         if (sub && m) {
+                if (m->finish)
+                        m->finish->is_whole = true;
                 nd_list_push_tail(&bus->arrivals, &m->arrival.in_bus);
                 nd_list_push_tail(&sub->arrivals, &m->arrival.in_subscription);
                 ++sub->stats.waiting;
         } else if (sub && stream->is_refused) {
                 nd_subscription_add_dropped(sub, 1);
                 nd_grant_taken(sub, stream->body_bytes);
+                if (sub->group)
+                        nd_grant_refused(sub, stream->delivery, stream->body_bytes);
         } else {
                 ndbus_message_free(m);
         }
@@ -192,6 +196,24 @@ static int message_find_owner(struct ndbus *bus,
         return 0;
 }
 
+/* What freeing it will say, if it is a group's. */
+static int message_add_finish(struct ndbus_message *m, const struct ndbus_subscription *sub)
+{
+        struct nd_finish *finish;
+
+        if (!sub->group)
+                return 0;
+        finish = nd_finish_new(sub->bus->finisher);
+        if (!finish)
+                return NDBUS_ENOMEM;
+        finish->generation = sub->bus->connection.generation;
+        finish->subscription = sub->id;
+        finish->number = sub->n_deliveries;
+        finish->body_bytes = m->body_bytes;
+        m->finish = finish;
+        return 0;
+}
+
 /* Makes the message: 0, also without memory: *@ret is NULL then. */
 static int message_make(struct ndbus *bus,
                         const struct nd_packet *packet,
@@ -257,8 +279,10 @@ int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct 
 
         r = message_check(bus, p, fault);
         r = r ? r : message_find_owner(bus, p, &sub, fault);
-        if (!r && sub)
+        if (!r && sub) {
+                ++sub->n_deliveries;
                 r = message_make(bus, packet, &m, fault);
+        }
         if (r)
                 return r;
         if (stream_begin(input, packet, &stream)) {
@@ -270,7 +294,10 @@ int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct 
         stream->owner = sub;
         stream->body_bytes = p->body_bytes;
         stream->received_bytes = 0;
+        if (m && message_add_finish(m, sub))
+                ndbus_message_free(nd_steal(m));
         stream->is_refused = sub && !m;
+        stream->delivery = sub ? sub->n_deliveries : 0;
         if (sub) {
                 ++sub->n_receiving;
                 sub->n_streams += stream != &input->whole;

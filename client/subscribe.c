@@ -84,17 +84,6 @@ static void sub_set_unconfirmed(struct ndbus_subscription *sub, bool is_unconfir
         sub->is_unconfirmed = is_unconfirmed;
 }
 
-static void sub_stop_granting(struct ndbus_subscription *sub)
-{
-        struct nd_subscriptions *subs = &sub->bus->subscriptions;
-
-        nd_list_unlink(&sub->granting);
-        if (nd_list_is_empty(&subs->granting))
-                subs->grant_ns = ND_NEVER;
-        sub->taken = sub->taken_bytes = 0;
-        sub->out_messages = sub->out_bytes = 0;
-}
-
 static void sub_free(struct ndbus_subscription *sub)
 {
         nd_stream_disown(sub->bus, sub);
@@ -108,7 +97,7 @@ static void sub_free(struct ndbus_subscription *sub)
         }
         nd_list_unlink(&sub->request.node);
         sub_set_unconfirmed(sub, false);
-        sub_stop_granting(sub);
+        nd_grant_forget(sub);
         sub_unlink(sub);
         free(sub->pattern);
         free(sub->group);
@@ -155,6 +144,7 @@ static int sub_ask(struct ndbus_subscription *sub)
         struct nd_control_bytes bytes;
 
         sub->window_left = sub->is_latest ? 0 : (int64_t)o->window;
+        sub->n_deliveries = 0;
         sub->is_active = false;
         sub->is_asked = true;
         nd_subscribe_pack(&header, &bytes);
@@ -188,7 +178,7 @@ void nd_subscription_ended(struct ndbus_subscription *sub,
         sub->end_code = code;
         sub->end_fault = *fault;
         sub_set_unconfirmed(sub, false);
-        sub_stop_granting(sub);
+        nd_grant_forget(sub);
         sub_push_end(sub);
 }
 
@@ -211,7 +201,7 @@ void nd_subscriptions_lost(struct ndbus *bus)
                         sub_set_unconfirmed(sub, true);
                 }
                 sub->is_active = sub->is_asked = false;
-                sub_stop_granting(sub);
+                nd_grant_forget(sub);
         }
 }
 
@@ -285,6 +275,7 @@ static int sub_new(struct ndbus *bus,
         nd_list_init(&sub->request.node);
         nd_list_init(&sub->arrivals);
         nd_list_init(&sub->granting);
+        nd_list_init(&sub->finished);
         sub->id = ++subs->last_id;
         nd_list_push_tail(&subs->in_order, &sub->in_order);
         sub->next = *sub_bucket(subs, sub->id);
@@ -307,6 +298,9 @@ static void sub_tell_end(struct ndbus_subscription *sub)
 
         if (bus->connection.state != ND_STATE_READY || sub->is_ended)
                 return;
+        nd_grant_collect(bus);
+        if (sub->group)
+                nd_grant_write(sub); /* what is finished is not to go to others */
         if (nd_output_packet(&bus->output,
                              &(struct nd_prelude){.kind = ND_KIND_UNSUBSCRIBE,
                                                   .sequence = ++bus->connection.n_requests,
@@ -340,6 +334,8 @@ ND_PUBLIC int ndbus_subscribe(struct ndbus *bus,
 
         deadline_ns = nd_deadline_in_ms(options->timeout_ms);
         r = nd_bus_wait_ready(bus, deadline_ns);
+        if (!r && options->group && !bus->finisher)
+                r = nd_fd_add_finisher(bus);
         r = r ? r : sub_new(bus, pattern, options, &sub);
         if (r)
                 return nd_bus_leave(bus, r);

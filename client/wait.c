@@ -26,6 +26,7 @@ int nd_bus_move(struct ndbus *bus)
         size_t n_offline = bus->offline.n;
         int r = 0;
 
+        nd_grant_collect(bus);
         nd_connection_advance(bus);
         if (c->state >= ND_STATE_WELCOME) {
                 nd_connection_send(bus);
@@ -108,9 +109,9 @@ static int wait_ms(uint64_t now, uint64_t until)
 
 int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
 {
-        struct pollfd p;
+        struct pollfd p[2];
         uint64_t now;
-        int r;
+        int r, error;
 
         if (nd_bus_move(bus))
                 return 1;
@@ -124,13 +125,21 @@ int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
         if (now >= deadline_ns)
                 return 0;
 
-        p = (struct pollfd){.fd = nd_bus_socket(bus), .events = nd_bus_events(bus, want_send)};
-        r = poll(&p, bus->connection.state == ND_STATE_DOWN ? 0 : 1,
-                 wait_ms(now, nd_min_u64(deadline_ns, nd_bus_next_ns(bus))));
-        if (r < 0 && errno == EINTR && bus->options.interrupted &&
+        /* descriptors that are not there are -1, and passed over */
+        p[0] = (struct pollfd){.fd = nd_bus_socket(bus), .events = nd_bus_events(bus, want_send)};
+        p[1] = (struct pollfd){.fd = bus->guard.fds[ND_FD_WAKE], .events = POLLIN};
+        if (bus->finisher)
+                nd_finisher_set_waiting(bus->finisher, true);
+        r = poll(p, 2, wait_ms(now, nd_min_u64(deadline_ns, nd_bus_next_ns(bus))));
+        error = errno;
+        if (bus->finisher) {
+                nd_finisher_set_waiting(bus->finisher, false);
+                nd_grant_collect(bus);
+        }
+        if (r < 0 && error == EINTR && bus->options.interrupted &&
             bus->options.interrupted(bus->options.userdata))
                 return nd_detail_say(NDBUS_EINTERRUPTED, "interrupted");
-        if (r > 0 && p.revents & (POLLIN | POLLHUP | POLLERR) &&
+        if (r > 0 && p[0].revents & (POLLIN | POLLHUP | POLLERR) &&
             bus->connection.state >= ND_STATE_WELCOME)
                 nd_input_read(bus);
         return 1;

@@ -236,7 +236,8 @@ struct ndbus_subscribe_options {
         uint64_t bytes;           /**< and their bytes; default 64 MiB; one message always fits */
         uint64_t window;          /**< messages on the way to the application; default 256 */
         uint64_t window_bytes;    /**< 0: 4 MiB on TCP, 64 MiB on Unix; one message always fits */
-        const char *group;        /**< share the messages with the group's other members, or NULL */
+        const char *group;        /**< share the messages with the group's other members, or NULL;
+                                       see ndbus_message_free() */
         void *userdata;           /**< ndbus_message_userdata() of its messages */
         uint8_t retained;         /**< default 1: begin with the retained values */
         uint8_t reserved8[7];
@@ -318,6 +319,9 @@ uint64_t ndbus_message_sequence(const struct ndbus_message *m); /**< of source a
 uint64_t ndbus_message_time_ns(const struct ndbus_message *m);  /**< CLOCK_REALTIME, published */
 uint64_t ndbus_message_dropped(const struct ndbus_message *m);  /**< just before this one */
 int ndbus_message_retained(const struct ndbus_message *m);
+
+/** Nonzero: another member of the group was sent it before and did not finish it. It may have
+ *  handled it all the same. */
 int ndbus_message_redelivered(const struct ndbus_message *m);
 uint32_t ndbus_message_subscription(const struct ndbus_message *m);
 void *ndbus_message_userdata(const struct ndbus_message *m); /**< of the subscription */
@@ -355,7 +359,18 @@ int ndbus_message_export(struct ndbus_message *m,
  *  array is read-only, which an old consumer cannot be told. */
 int ndbus_message_export_legacy(struct ndbus_message *m, size_t i_array, void **ret);
 
-/** Accepts NULL. Any thread. */
+/**
+ * ndbus_message_free() - end a message; accepts NULL; any thread
+ *
+ * What was exported from it stays valid.
+ *
+ * A message of a group is *finished* by this call, and by nothing else: exports do not delay it. Until
+ * then it takes its place in the subscription's window, and if the connection is lost, the bus is
+ * closed, or the subscription ends before, it goes to another member, marked as redelivered. The
+ * daemon hears of it at the next call that takes the bus; a wait under way in another thread, and
+ * ndbus_fd(), are woken for it. Messages of an earlier connection, and of a subscription that has
+ * ended, finish nothing: others have got them already. In a forked child nothing is finished.
+ */
 void ndbus_message_free(struct ndbus_message *m);
 
 /* --------------------------------------------------------------------------- arrays and bytes */
