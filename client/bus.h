@@ -158,6 +158,7 @@ struct ndbus_subscription {
         char *pattern;
         char *group;
         struct ndbus_subscribe_options options; /* strings replaced by the two above */
+        bool is_internal;     /* for answers, call.c: the application never sees it */
         bool is_latest;       /* window 0: messages come when they are asked for */
         uint32_t n_receiving; /* its messages under way */
         uint32_t n_streams;   /* of these, in chunks */
@@ -216,6 +217,23 @@ struct nd_watches {
         size_t n_paused;
 };
 
+/* ---------------------------------------------------------------- call.c: asking and answering */
+
+/* One that waits. */
+struct nd_call {
+        uint64_t n;              /* in the topic of the answer */
+        uint64_t number;         /* of its PUBLISH; 0: it has not begun */
+        struct nd_fault refusal; /* the daemon's; code 0: none */
+        struct ndbus_message *answer;
+};
+
+struct nd_calls {
+        struct ndbus_subscription *sub; /* to the answers; NULL: none is made yet */
+        uint64_t generation;            /* of the connection that it is for */
+        uint64_t n;                     /* of the last one */
+        struct nd_call *now;            /* NULL: none waits */
+};
+
 /* -------------------------------------------------------------------------------- the bus */
 
 struct ndbus {
@@ -238,6 +256,7 @@ struct ndbus {
         struct nd_subscriptions subscriptions;
         struct nd_list arrivals; /* struct nd_arrival.in_bus */
         struct nd_watches watches;
+        struct nd_calls calls;
         struct nd_finisher *finisher; /* made with the first group; or NULL */
         bool is_event_set;            /* fd.c */
         uint64_t timer_ns;
@@ -349,6 +368,14 @@ void nd_subscription_ended(struct ndbus_subscription *sub,
 /* The daemon answered SUBSCRIBE with an error. */
 void nd_subscription_refused(struct ndbus_subscription *sub);
 void nd_subscriptions_lost(struct ndbus *bus);
+/* Makes one and waits until it is acknowledged: 0, or an error. Sets the detail. */
+int nd_subscription_open(struct ndbus *bus,
+                         const char *pattern,
+                         const struct ndbus_subscribe_options *options,
+                         bool is_internal,
+                         uint64_t deadline_ns,
+                         struct ndbus_subscription **ret);
+void nd_subscription_close(struct ndbus_subscription *sub);
 int nd_subscriptions_renew(struct ndbus *bus);
 void nd_subscription_confirm(struct ndbus *bus, struct ndbus_subscription *sub);
 void nd_subscriptions_deinit(struct ndbus *bus);
@@ -392,6 +419,9 @@ void nd_watches_deinit(struct ndbus *bus);
 bool nd_credit_granted(struct nd_credit *credit, uint64_t bytes, uint64_t place);
 void nd_credit_routed(struct nd_credit *credit, uint64_t place);
 void nd_credit_start(struct nd_credit *credit, uint64_t grant_bytes);
+
+/* call.c: takes what came for the internal subscription */
+void nd_call_answer(struct ndbus *bus, struct ndbus_message *m);
 
 /* offline.c */
 void nd_offline_step(struct ndbus *bus);

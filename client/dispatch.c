@@ -48,6 +48,10 @@ static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd
                 bus->outgoing->refusal = *fault;
                 return;
         }
+        if (bus->calls.now && bus->calls.now->number == number) {
+                bus->calls.now->refusal = *fault;
+                return;
+        }
         if (bus->reports.n++ == 0)
                 bus->reports.first = *fault;
 }

@@ -291,6 +291,8 @@ static int publish_online(struct ndbus *bus,
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (r)
                 return r;
+        if (bus->calls.now) /* the daemon may answer while it is still being sent */
+                bus->calls.now->number = bus->credit.n_published + 1;
         if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX &&
             nd_outgoing_bytes(out) <= bus->credit.bytes) {
                 r = send_small(bus, out, o);
@@ -346,7 +348,8 @@ static int publish(struct ndbus *bus,
 
         if (!nd_bus_is_ready(bus))
                 nd_bus_move(bus);
-        if (bus->options.offline_messages > 0 && (!nd_bus_is_ready(bus) || bus->offline.n > 0))
+        if (bus->options.offline_messages > 0 && !bus->calls.now &&
+            (!nd_bus_is_ready(bus) || bus->offline.n > 0))
                 return nd_offline_publish(bus, &out, encoded->ndim_max, o->timeout_ms);
         if (!nd_bus_is_ready(bus))
                 return nd_connection_fail_down(bus);

@@ -78,7 +78,10 @@ static void stream_complete(struct ndbus *bus, struct nd_stream *stream)
                 ++sub->out_messages;
                 sub->out_bytes += stream->body_bytes;
         }
-        if (sub && m) {
+        if (sub && m && sub->is_internal) {
+                nd_grant_taken(sub, m->body_bytes);
+                nd_call_answer(bus, m);
+        } else if (sub && m) {
                 if (m->finish)
                         m->finish->is_whole = true;
                 nd_list_push_tail(&bus->arrivals, &m->arrival.in_bus);

@@ -179,7 +179,8 @@ void nd_subscription_ended(struct ndbus_subscription *sub,
         sub->end_fault = *fault;
         sub_set_unconfirmed(sub, false);
         nd_grant_forget(sub);
-        sub_push_end(sub);
+        if (!sub->is_internal)
+                sub_push_end(sub);
 }
 
 void nd_subscription_refused(struct ndbus_subscription *sub)
@@ -195,7 +196,7 @@ void nd_subscriptions_lost(struct ndbus *bus)
                 struct ndbus_subscription *sub =
                         nd_list_entry(i, struct ndbus_subscription, in_order);
 
-                if (sub->is_active) {
+                if (sub->is_active && !sub->is_internal) {
                         nd_subscription_add_pending(sub, NDBUS_UNKNOWN);
                         ++sub->stats.gaps_unknown;
                         sub_set_unconfirmed(sub, true);
@@ -296,7 +297,7 @@ static void sub_tell_end(struct ndbus_subscription *sub)
 {
         struct ndbus *bus = sub->bus;
 
-        if (bus->connection.state != ND_STATE_READY || sub->is_ended)
+        if (bus->connection.state != ND_STATE_READY || !sub->is_asked)
                 return;
         nd_grant_collect(bus);
         if (sub->group)
@@ -309,6 +310,41 @@ static void sub_tell_end(struct ndbus_subscription *sub)
                 nd_connection_send(bus);
 }
 
+int nd_subscription_open(struct ndbus *bus,
+                         const char *pattern,
+                         const struct ndbus_subscribe_options *options,
+                         bool is_internal,
+                         uint64_t deadline_ns,
+                         struct ndbus_subscription **ret)
+{
+        struct ndbus_subscription *sub = NULL;
+        int r;
+
+        r = nd_bus_wait_ready(bus, deadline_ns);
+        if (!r && options->group && !bus->finisher)
+                r = nd_fd_add_finisher(bus);
+        r = r ? r : sub_new(bus, pattern, options, &sub);
+        if (r || !sub)
+                return r;
+        sub->is_internal = is_internal;
+        r = sub_ask(sub);
+        r = r ? r : nd_request_wait(bus, &sub->request, deadline_ns);
+        if (r) {
+                if (r == NDBUS_ETIMEDOUT || r == NDBUS_EINTERRUPTED)
+                        sub_tell_end(sub);
+                sub_free(sub);
+                return r;
+        }
+        *ret = sub;
+        return 0;
+}
+
+void nd_subscription_close(struct ndbus_subscription *sub)
+{
+        sub_tell_end(sub);
+        sub_free(sub);
+}
+
 ND_PUBLIC int ndbus_subscribe(struct ndbus *bus,
                               const char *pattern,
                               const struct ndbus_subscribe_options *options,
@@ -317,7 +353,6 @@ ND_PUBLIC int ndbus_subscribe(struct ndbus *bus,
         static const struct ndbus_subscribe_options defaults = NDBUS_SUBSCRIBE_OPTIONS_INIT;
         struct ndbus_subscription *sub = NULL;
         struct nd_fault fault = {0};
-        uint64_t deadline_ns;
         int r;
 
         options = options ? options : &defaults;
@@ -332,24 +367,11 @@ ND_PUBLIC int ndbus_subscribe(struct ndbus *bus,
         if (r)
                 return r;
 
-        deadline_ns = nd_deadline_in_ms(options->timeout_ms);
-        r = nd_bus_wait_ready(bus, deadline_ns);
-        if (!r && options->group && !bus->finisher)
-                r = nd_fd_add_finisher(bus);
-        r = r ? r : sub_new(bus, pattern, options, &sub);
-        if (r)
-                return nd_bus_leave(bus, r);
-        r = sub_ask(sub);
-        r = r ? r : nd_request_wait(bus, &sub->request, deadline_ns);
-        if (r) {
-                if (r == NDBUS_ETIMEDOUT || r == NDBUS_EINTERRUPTED)
-                        sub_tell_end(sub);
-                sub_free(sub);
-                return nd_bus_leave(bus, r);
-        }
-        if (ret_sub)
+        r = nd_subscription_open(bus, pattern, options, false,
+                                 nd_deadline_in_ms(options->timeout_ms), &sub);
+        if (!r && ret_sub)
                 *ret_sub = sub;
-        return nd_bus_leave(bus, 0);
+        return nd_bus_leave(bus, r);
 }
 
 ND_PUBLIC int ndbus_unsubscribe(struct ndbus_subscription *sub)
@@ -363,8 +385,7 @@ ND_PUBLIC int ndbus_unsubscribe(struct ndbus_subscription *sub)
         r = nd_bus_enter(bus);
         if (r)
                 return r;
-        sub_tell_end(sub);
-        sub_free(sub);
+        nd_subscription_close(sub);
         return nd_bus_leave(bus, 0);
 }
 

@@ -373,6 +373,51 @@ int ndbus_message_export_legacy(struct ndbus_message *m, size_t i_array, void **
  */
 void ndbus_message_free(struct ndbus_message *m);
 
+/* ----------------------------------------------------------------------- asking and answering */
+
+/**
+ * ndbus_request() - publish a question and wait for its answer
+ * @topic:       that those who answer subscribe to; in a group, so that one of them does
+ * @options:     as in ndbus_publish(), and its timeout_ms too is part of @timeout_ms; reply, retain
+ *               and if_wanted must not be set
+ * @timeout_ms:  for all of it
+ * @ret_answer:  ndbus_message_free()
+ *
+ * The question's ndbus_message_reply() is a topic that belongs to this connection; the first
+ * message on it is the answer. Further ones, and those that come too late, are thrown away. What
+ * comes for subscriptions meanwhile waits for ndbus_receive(). One request at a time waits on a bus; who
+ * answers must do so on another one.
+ *
+ * Guaranteed: an answer that is returned is one to this question. Not guaranteed: that a question
+ * is handled once. Without a group every subscriber gets it; a member of a group that dies leaves
+ * it to another; and after NDBUS_ETIMEDOUT or NDBUS_ENOTCONN it may have been handled, or be yet.
+ * Nothing is asked again by the library, nor kept while there is no connection.
+ *
+ * Return: 0; NDBUS_ENO_SUBSCRIBER at once if nobody subscribes to @topic; NDBUS_ETIMEDOUT;
+ *         NDBUS_ENOTCONN also if the connection is lost while it waits, which ndbus_receive() says
+ *         as well; NDBUS_EINTERRUPTED; what ndbus_publish() returns
+ */
+int ndbus_request(struct ndbus *bus,
+                  const char *topic,
+                  const struct ndbus_array *arrays,
+                  size_t n_arrays,
+                  const struct ndbus_publish_options *options,
+                  int timeout_ms,
+                  struct ndbus_message **ret_answer);
+
+/**
+ * ndbus_reply() - answer a message
+ * @request:  received by any bus; stays the caller's. NDBUS_EINVAL if it asks for no answer
+ *
+ * The same as ndbus_publish() on ndbus_message_reply(). 0 does not mean that somebody still waits:
+ * an answer that comes too late, and a second one, is thrown away without an error.
+ */
+int ndbus_reply(struct ndbus *bus,
+                const struct ndbus_message *request,
+                const struct ndbus_array *arrays,
+                size_t n_arrays,
+                const struct ndbus_publish_options *options);
+
 /* --------------------------------------------------------------------------- arrays and bytes */
 
 /**
