@@ -206,7 +206,7 @@ static int client_live(const struct mixed *mixed, struct tally *tally, uint64_t 
         if (!client.payload || ndbus_open(&client.bus, mixed->url, NULL))
                 return 1;
 
-        n_steps = client_random(&client, 2000);
+        n_steps = client_random(&client, 200);
         for (uint64_t i = 0; i < n_steps && good; ++i) {
                 switch (client_random(&client, 8)) {
                 case 0:
