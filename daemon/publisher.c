@@ -19,6 +19,8 @@
 #include "daemon/pause.h"
 #include "daemon/server.h"
 
+#define PUBLISHER_HEADER_KEPT_MAX 1024u /* bytes, of a topic */
+
 #define PUBLISHER_PAIRS_MAX 65536u                      /* topics of one connection */
 #define PUBLISHER_STALL_NS  (UINT64_C(30) * 1000000000) /* an open PUBLISH that brings nothing */
 #define PUBLISHER_SLOW_NS   (UINT64_C(10) * 1000000000) /* the same while others wait for memory */
@@ -351,6 +353,15 @@ static void publisher_retain(struct nd_publisher *publisher, struct nd_message *
         nd_connection_error(publisher->connection, &fault, ND_KIND_PUBLISH, message->number);
 }
 
+/* STATS says what a topic carries. Longer headers are not kept: they would have to be charged. */
+static void publisher_remember_header(struct nd_topic *topic, struct nd_header_bytes *header)
+{
+        if (topic->header == header)
+                return;
+        nd_header_bytes_unref(topic->header);
+        topic->header = header->n <= PUBLISHER_HEADER_KEPT_MAX ? nd_header_bytes_ref(header) : NULL;
+}
+
 /* Its last byte is here and memory has room for it: it is published. */
 static void publisher_route(struct nd_publisher *publisher, struct nd_message *message)
 {
@@ -364,6 +375,7 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         counters->messages_in_bytes += message->body_bytes;
         ++topic->n_messages;
         topic->n_bytes += message->body_bytes;
+        publisher_remember_header(topic, message->header);
         publisher->n_bytes += message->body_bytes;
 
         publisher_deliver(message);

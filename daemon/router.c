@@ -15,6 +15,7 @@
 #include "daemon/router.h"
 #include <errno.h>
 #include <string.h>
+#include "daemon/message.h"
 #include "protocol/topic.h"
 
 static int router_compare(const char *a, size_t n_a, const char *b, size_t n_b)
@@ -260,6 +261,7 @@ struct nd_topic *nd_topic_unref(struct nd_topic *topic)
         nd_assert(nd_list_is_empty(&topic->watches));
         RB_REMOVE(nd_topic_tree, &topic->router->topics, topic);
         --topic->router->n_topics;
+        nd_header_bytes_unref(topic->header);
         free(topic->route);
         free(topic);
         return NULL;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "daemon/server.h"
+#include "protocol/header.h"
 
 /* server, memory, counters, clients, subscriptions, groups, topics */
 #define STATS_PARTS_N  7
@@ -22,6 +23,8 @@
  * would take it from them. */
 #define STATS_FREE_BYTES (64u * 1024u)
 #define STATS_LEAVES     8u
+
+#define STATS_WORD_BYTES 300u /* of a dtype or a shape */
 
 static void stats_text(msgpack_packer *packer, const char *text, size_t n)
 {
@@ -205,6 +208,32 @@ static void stats_subscriptions(msgpack_packer *packer, const struct nd_server *
         }
 }
 
+/* What the first frame of the topic's last message is, in words: "float32", ">int16", "[480,640]". */
+static void stats_frame(msgpack_packer *packer, const struct nd_topic *topic)
+{
+        char dtype[STATS_WORD_BYTES] = "", shape[STATS_WORD_BYTES] = "";
+        struct nd_header *header = NULL;
+        size_t n = 0;
+
+        if (topic->header && nd_header_unpack(topic->header->bytes, topic->header->n, NULL, &header,
+                                              &(struct nd_fault){0}) == 0) {
+                const struct ndbus_array *array = &header->frames->array;
+
+                if (header->n_frames > 0) {
+                        snprintf(dtype, sizeof(dtype), "%s%s",
+                                 array->flags & NDBUS_BIG_ENDIAN ? ">" : "",
+                                 array->dtype ? array->dtype : "raw");
+                        for (int32_t i = 0; i < array->ndim && n < sizeof(shape) - 24; ++i)
+                                n += (size_t)snprintf(shape + n, sizeof(shape) - n, "%s%lld",
+                                                      i ? "," : "[", (long long)array->shape[i]);
+                        snprintf(shape + n, sizeof(shape) - n, n ? "]" : "[]");
+                }
+                nd_header_free(header);
+        }
+        stats_string(packer, "dtype", dtype);
+        stats_string(packer, "shape", shape);
+}
+
 static void stats_topics(msgpack_packer *packer, struct nd_server *server)
 {
         struct nd_topic *topic;
@@ -216,12 +245,13 @@ static void stats_topics(msgpack_packer *packer, struct nd_server *server)
                 size_t n = 0;
 
                 (void)nd_topic_route(topic, &targets, &n);
-                msgpack_pack_map(packer, 5);
+                msgpack_pack_map(packer, 7);
                 stats_key(packer, "topic");
                 stats_text(packer, topic->name, topic->n_name);
                 stats_number(packer, "subscribers", n);
                 stats_number(packer, "messages", topic->n_messages);
                 stats_number(packer, "bytes", topic->n_bytes);
+                stats_frame(packer, topic);
                 stats_key(packer, "retained");
                 if (topic->retained)
                         msgpack_pack_true(packer);

@@ -12,6 +12,8 @@ extern const struct nd_command nd_command_pub;
 extern const struct nd_command nd_command_sub;
 extern const struct nd_command nd_command_pack;
 extern const struct nd_command nd_command_unpack;
+extern const struct nd_command nd_command_request;
+extern const struct nd_command nd_command_reply;
 extern const struct nd_command nd_command_stat;
 extern const struct nd_command nd_command_ping;
 extern const struct nd_command nd_command_bench;

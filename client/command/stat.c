@@ -9,6 +9,7 @@
  * this command and a daemon of another version get along.
  */
 
+#include "client/command/stat.h"
 #include <inttypes.h>
 #include <msgpack.h>
 #include <string.h>
@@ -19,6 +20,9 @@
 
 #define STAT_OPTIONS(XX, S)                                                                        \
         XX(S, json, "json", FLAG, 0, 0, 0, "", "Print everything as JSON on one line.")            \
+        XX(S, watch_ms, "watch", TIME, 0, 50, INT32_MAX, "S",                                      \
+           "Show a table of the topics every S seconds, with rates, until interrupted.")           \
+        XX(S, count, "count", COUNT, 0, 1, INT64_MAX, "N", "With --watch: stop after N tables.")   \
         XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
            "Seconds to wait for the answer. Default 5.")                                           \
         ND_COMMAND_URL_OPTION(XX, S)
@@ -26,49 +30,40 @@
 ND_OPTION_DEFINE(stat, STAT_OPTIONS);
 
 #define STAT_COLUMNS_MAX 12
-#define STAT_CELL_BYTES  300
-
-enum stat_format {
-        STAT_TEXT,   /* to the left */
-        STAT_NUMBER, /* to the right */
-        STAT_BYTES,  /* 1.5M */
-        STAT_HEX,
-        STAT_BOOL,
-};
 
 struct stat_column {
         const char *key;
         const char *title;
-        enum stat_format format;
+        enum nd_stat_format format;
 };
 
 static const struct stat_column stat_clients[] = {
-        {"source", "SOURCE", STAT_HEX},
-        {"client", "CLIENT", STAT_TEXT},
-        {"pid", "PID", STAT_NUMBER},
-        {"transport", "VIA", STAT_TEXT},
-        {"published", "SENT", STAT_NUMBER},
-        {"published_bytes", "BYTES", STAT_BYTES},
-        {"delivered", "RECEIVED", STAT_NUMBER},
-        {"delivered_bytes", "BYTES", STAT_BYTES},
-        {"queued_bytes", "QUEUED", STAT_BYTES},
+        {"source", "SOURCE", ND_STAT_HEX},
+        {"client", "CLIENT", ND_STAT_TEXT},
+        {"pid", "PID", ND_STAT_NUMBER},
+        {"transport", "VIA", ND_STAT_TEXT},
+        {"published", "SENT", ND_STAT_NUMBER},
+        {"published_bytes", "BYTES", ND_STAT_BYTES},
+        {"delivered", "RECEIVED", ND_STAT_NUMBER},
+        {"delivered_bytes", "BYTES", ND_STAT_BYTES},
+        {"queued_bytes", "QUEUED", ND_STAT_BYTES},
 };
 
 static const struct stat_column stat_subscriptions[] = {
-        {"source", "SOURCE", STAT_HEX},          {"id", "ID", STAT_NUMBER},
-        {"pattern", "PATTERN", STAT_TEXT},       {"policy", "POLICY", STAT_TEXT},
-        {"group", "GROUP", STAT_TEXT},           {"matched", "MATCHED", STAT_NUMBER},
-        {"delivered", "DELIVERED", STAT_NUMBER}, {"dropped", "DROPPED", STAT_NUMBER},
-        {"queued", "QUEUED", STAT_NUMBER},       {"queued_bytes", "BYTES", STAT_BYTES},
+        {"source", "SOURCE", ND_STAT_HEX},          {"id", "ID", ND_STAT_NUMBER},
+        {"pattern", "PATTERN", ND_STAT_TEXT},       {"policy", "POLICY", ND_STAT_TEXT},
+        {"group", "GROUP", ND_STAT_TEXT},           {"matched", "MATCHED", ND_STAT_NUMBER},
+        {"delivered", "DELIVERED", ND_STAT_NUMBER}, {"dropped", "DROPPED", ND_STAT_NUMBER},
+        {"queued", "QUEUED", ND_STAT_NUMBER},       {"queued_bytes", "BYTES", ND_STAT_BYTES},
 };
 
 static const struct stat_column stat_topics[] = {
-        {"topic", "TOPIC", STAT_TEXT},         {"subscribers", "SUBSCRIBERS", STAT_NUMBER},
-        {"messages", "MESSAGES", STAT_NUMBER}, {"bytes", "BYTES", STAT_BYTES},
-        {"retained", "RETAINED", STAT_BOOL},
+        {"topic", "TOPIC", ND_STAT_TEXT},         {"subscribers", "SUBSCRIBERS", ND_STAT_NUMBER},
+        {"messages", "MESSAGES", ND_STAT_NUMBER}, {"bytes", "BYTES", ND_STAT_BYTES},
+        {"retained", "RETAINED", ND_STAT_BOOL},
 };
 
-static const msgpack_object *stat_find(const msgpack_object *map, const char *key)
+const msgpack_object *nd_stat_find(const msgpack_object *map, const char *key)
 {
         size_t n = strlen(key);
 
@@ -84,9 +79,9 @@ static const msgpack_object *stat_find(const msgpack_object *map, const char *ke
         return NULL;
 }
 
-static bool stat_number(const msgpack_object *map, const char *key, uint64_t *ret)
+bool nd_stat_number(const msgpack_object *map, const char *key, uint64_t *ret)
 {
-        const msgpack_object *value = stat_find(map, key);
+        const msgpack_object *value = nd_stat_find(map, key);
 
         if (!value || value->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
                 return false;
@@ -108,21 +103,21 @@ static void stat_format_bytes(uint64_t bytes, char *out, size_t n_out)
                 snprintf(out, n_out, "%.*f%c", value < 10 ? 1 : 0, value, units[i]);
 }
 
-static void stat_format_cell(const msgpack_object *value, enum stat_format format, char *out)
+void nd_stat_format_cell(const msgpack_object *value, enum nd_stat_format format, char *out)
 {
         bool is_number = value && value->type == MSGPACK_OBJECT_POSITIVE_INTEGER;
 
-        snprintf(out, STAT_CELL_BYTES, "-");
-        if (is_number && format == STAT_HEX)
-                snprintf(out, STAT_CELL_BYTES, "%016" PRIx64, value->via.u64);
-        else if (is_number && format == STAT_BYTES)
-                stat_format_bytes(value->via.u64, out, STAT_CELL_BYTES);
+        snprintf(out, ND_STAT_CELL_BYTES, "-");
+        if (is_number && format == ND_STAT_HEX)
+                snprintf(out, ND_STAT_CELL_BYTES, "%016" PRIx64, value->via.u64);
+        else if (is_number && format == ND_STAT_BYTES)
+                stat_format_bytes(value->via.u64, out, ND_STAT_CELL_BYTES);
         else if (is_number)
-                snprintf(out, STAT_CELL_BYTES, "%" PRIu64, value->via.u64);
+                snprintf(out, ND_STAT_CELL_BYTES, "%" PRIu64, value->via.u64);
         else if (value && value->type == MSGPACK_OBJECT_BOOLEAN)
-                snprintf(out, STAT_CELL_BYTES, "%s", value->via.boolean ? "yes" : "no");
+                snprintf(out, ND_STAT_CELL_BYTES, "%s", value->via.boolean ? "yes" : "no");
         else if (value && value->type == MSGPACK_OBJECT_STR && value->via.str.size > 0)
-                snprintf(out, STAT_CELL_BYTES, "%.*s", (int)nd_min_u64(value->via.str.size, 255),
+                snprintf(out, ND_STAT_CELL_BYTES, "%.*s", (int)nd_min_u64(value->via.str.size, 255),
                          value->via.str.ptr);
         for (char *c = out; *c; ++c)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
@@ -130,7 +125,7 @@ static void stat_format_cell(const msgpack_object *value, enum stat_format forma
 }
 
 /* Columns of characters, not bytes. */
-static int stat_width(const char *text)
+int nd_stat_width(const char *text)
 {
         int n = 0;
 
@@ -139,9 +134,9 @@ static int stat_width(const char *text)
         return n;
 }
 
-static void stat_write_cell(const char *text, int width, bool is_left, bool is_last)
+void nd_stat_write_cell(const char *text, int width, bool is_left, bool is_last)
 {
-        int padding = width - stat_width(text);
+        int padding = width - nd_stat_width(text);
 
         if (is_left)
                 printf("%s%*s", text, is_last ? 0 : padding, "");
@@ -158,47 +153,47 @@ static void stat_write_table(const char *title,
 {
         uint32_t n_rows = list && list->type == MSGPACK_OBJECT_ARRAY ? list->via.array.size : 0;
         int widths[STAT_COLUMNS_MAX];
-        char cell[STAT_CELL_BYTES];
+        char cell[ND_STAT_CELL_BYTES];
 
         printf("\n%s: %" PRIu32 "\n", title, n_rows);
         if (n_rows == 0)
                 return;
         for (size_t k = 0; k < n_columns; ++k) {
-                widths[k] = stat_width(columns[k].title);
+                widths[k] = nd_stat_width(columns[k].title);
                 for (uint32_t i = 0; i < n_rows; ++i) {
-                        stat_format_cell(stat_find(&list->via.array.ptr[i], columns[k].key),
-                                         columns[k].format, cell);
-                        if (stat_width(cell) > widths[k])
-                                widths[k] = stat_width(cell);
+                        nd_stat_format_cell(nd_stat_find(&list->via.array.ptr[i], columns[k].key),
+                                            columns[k].format, cell);
+                        if (nd_stat_width(cell) > widths[k])
+                                widths[k] = nd_stat_width(cell);
                 }
         }
         for (uint32_t i = 0; i <= n_rows; ++i)
                 for (size_t k = 0; k < n_columns; ++k) {
-                        bool is_left =
-                                columns[k].format == STAT_TEXT || columns[k].format == STAT_HEX;
+                        bool is_left = columns[k].format == ND_STAT_TEXT ||
+                                       columns[k].format == ND_STAT_HEX;
 
                         if (i == 0)
                                 snprintf(cell, sizeof(cell), "%s", columns[k].title);
                         else
-                                stat_format_cell(
-                                        stat_find(&list->via.array.ptr[i - 1], columns[k].key),
+                                nd_stat_format_cell(
+                                        nd_stat_find(&list->via.array.ptr[i - 1], columns[k].key),
                                         columns[k].format, cell);
-                        stat_write_cell(cell, widths[k], is_left, k + 1 == n_columns);
+                        nd_stat_write_cell(cell, widths[k], is_left, k + 1 == n_columns);
                 }
 }
 
 static void stat_write_server(const msgpack_object *root)
 {
-        const msgpack_object *server = stat_find(root, "server");
-        const msgpack_object *memory = stat_find(root, "memory");
+        const msgpack_object *server = nd_stat_find(root, "server");
+        const msgpack_object *memory = nd_stat_find(root, "memory");
         uint64_t uptime_ns = 0, used = 0, max = 0;
-        char version[STAT_CELL_BYTES], pid[STAT_CELL_BYTES], used_text[32], max_text[32];
+        char version[ND_STAT_CELL_BYTES], pid[ND_STAT_CELL_BYTES], used_text[32], max_text[32];
 
-        stat_format_cell(stat_find(server, "version"), STAT_TEXT, version);
-        stat_format_cell(stat_find(server, "pid"), STAT_NUMBER, pid);
-        stat_number(server, "uptime_ns", &uptime_ns);
-        stat_number(memory, "used", &used);
-        stat_number(memory, "max", &max);
+        nd_stat_format_cell(nd_stat_find(server, "version"), ND_STAT_TEXT, version);
+        nd_stat_format_cell(nd_stat_find(server, "pid"), ND_STAT_NUMBER, pid);
+        nd_stat_number(server, "uptime_ns", &uptime_ns);
+        nd_stat_number(memory, "used", &used);
+        nd_stat_number(memory, "max", &max);
         stat_format_bytes(used, used_text, sizeof(used_text));
         stat_format_bytes(max, max_text, sizeof(max_text));
         printf("server %s  pid %s  up %" PRIu64 " s  memory %s of %s\n", version, pid,
@@ -213,11 +208,11 @@ static void stat_write_counters(const msgpack_object *counters)
         fputs("\ncounters that are not 0:\n", stdout);
         for (uint32_t i = 0; i < counters->via.map.size; ++i) {
                 const msgpack_object_kv *kv = &counters->via.map.ptr[i];
-                char name[STAT_CELL_BYTES];
+                char name[ND_STAT_CELL_BYTES];
 
                 if (kv->val.type != MSGPACK_OBJECT_POSITIVE_INTEGER || kv->val.via.u64 == 0)
                         continue;
-                stat_format_cell(&kv->key, STAT_TEXT, name);
+                nd_stat_format_cell(&kv->key, ND_STAT_TEXT, name);
                 printf("  %-32s %" PRIu64 "\n", name, kv->val.via.u64);
         }
 }
@@ -236,13 +231,13 @@ static int stat_write(const void *data, size_t n_data)
                 return nd_report("the daemon's answer cannot be read");
         }
         stat_write_server(&unpacked.data);
-        stat_write_table("clients", stat_find(&unpacked.data, "clients"), stat_clients,
+        stat_write_table("clients", nd_stat_find(&unpacked.data, "clients"), stat_clients,
                          nd_array_size(stat_clients));
-        stat_write_table("subscriptions", stat_find(&unpacked.data, "subscriptions"),
+        stat_write_table("subscriptions", nd_stat_find(&unpacked.data, "subscriptions"),
                          stat_subscriptions, nd_array_size(stat_subscriptions));
-        stat_write_table("topics", stat_find(&unpacked.data, "topics"), stat_topics,
+        stat_write_table("topics", nd_stat_find(&unpacked.data, "topics"), stat_topics,
                          nd_array_size(stat_topics));
-        stat_write_counters(stat_find(&unpacked.data, "counters"));
+        stat_write_counters(nd_stat_find(&unpacked.data, "counters"));
         msgpack_unpacked_destroy(&unpacked);
         return ND_EXIT_OK;
 }
@@ -258,9 +253,17 @@ static int stat_run(const void *values, char *const *arguments, size_t n_argumen
 
         (void)arguments;
         (void)n_arguments;
+        if (options->watch_ms > 0)
+                nd_signals_catch();
         bus = nd_command_open(options->url);
         if (!bus)
                 return ND_EXIT_FAILED;
+        if (options->watch_ms > 0) {
+                status = nd_stat_watch(bus, nd_command_timeout(options->watch_ms), options->count,
+                                       nd_command_timeout(options->timeout_ms));
+                ndbus_close(bus, 0, NULL);
+                return status;
+        }
         r = ndbus_stats(bus, &data, &n_data, nd_command_timeout(options->timeout_ms));
         if (r)
                 status = nd_report_bus("", r);

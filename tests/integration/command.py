@@ -5,7 +5,9 @@
 import json
 import os
 import re
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -57,7 +59,7 @@ def test_usage(folder):
         assert done.out == "", done.out
         lines = done.err.splitlines()
         assert len(lines) == 1 and lines[0].endswith(says.rstrip()), (arguments, done.err)
-    for command in ["", "pub", "sub", "pack", "unpack", "stat", "ping", "bench"]:
+    for command in ["", "pub", "sub", "request", "reply", "pack", "unpack", "stat", "ping", "bench"]:
         done = run(*[w for w in [command, "--help"] if w], check=0)
         assert done.out.startswith("usage: ndbus ") and done.err == "", (command, done.out)
     assert run("--version", check=0).out.startswith("ndbus "), "version"
@@ -68,7 +70,8 @@ def test_manual(folder):
     page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "client", "man",
                         "ndbus.1")
     sections = get(page).decode().split("\n.Ss ndbus ")[1:]
-    assert [s.split()[0] for s in sections] == ["pub", "sub", "pack", "unpack", "stat", "ping", "bench"]
+    assert [s.split()[0] for s in sections] == [
+        "pub", "sub", "request", "reply", "pack", "unpack", "stat", "ping", "bench"]
     for section in sections:
         command = section.split()[0]
         section = section.split("\n.Sh ")[0]
@@ -307,6 +310,108 @@ def test_operator(folder):
                           ["--size", "1K", "--seconds", "0.1", "--rate", "200"]]:
             done = run("bench", *arguments, url=daemon.unix, check=0)
             assert "MB/s" in done.out and "delay p50" in done.out and "lost" not in done.out, done.out
+
+
+def test_block(folder):
+    a = put(folder, "a.npy", FLOATS)
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t", "--policy", "block", "--depth", 2, "--bytes", "1M", "--window", 1,
+                  "--count", 40)
+        sub.process.send_signal(signal.SIGSTOP)
+        done = run("pub", "t", a, "--repeat", 20, "--rate", 100, "--timeout", "0.3", url=daemon.unix, check=1)
+        assert "would" in done.err or "not granted" in done.err or "paused" in done.err, done.err
+        n_sent = json.loads(run("stat", "--json", url=daemon.unix, check=0).out)["counters"]["messages_in"]
+        assert n_sent < 20, n_sent
+        waiting = subprocess.Popen([ndbus_run.NDBUS, "pub", "--url", daemon.unix, "t", a, "--repeat",
+                                    "60", "--rate", "1000", "--block"])
+        sub.process.send_signal(signal.SIGCONT)
+        lines = sub.finish()
+        assert waiting.wait(ndbus_run.DEADLINE) == 0
+        assert len(lines) == 40 and all(line.split("\t")[6] == "0" for line in lines), lines
+
+
+def test_group(folder):
+    a = put(folder, "a.npy", FLOATS)
+    with Daemon() as daemon:
+        subs = [Sub(daemon.unix, "t", "--group", "g", "--window", 2) for _ in range(2)]
+        run("pub", "t", a, "--repeat", 200, "--timeout", 60, url=daemon.tcp, check=0)
+        done = run("sub", "t", "--group", "g", "--policy", "block", url=daemon.unix, check=1)
+        assert "group" in done.err, done.err
+        while True:
+            groups = json.loads(run("stat", "--json", url=daemon.unix, check=0).out)["groups"]
+            if groups[0]["queued"] == 0 and groups[0]["unfinished"] == 0:
+                break
+        lines = [line for sub in subs for line in sub.interrupt()]
+        assert sorted(int(line.split("\t")[1]) for line in lines) == list(range(1, 201))
+
+
+def test_request(folder):
+    a = put(folder, "a.npy", FLOATS)
+    b = put(folder, "b.npy", BRAIN)
+    out = os.path.join(folder, "out")
+    with Daemon() as daemon:
+        done = run("request", "svc", a, url=daemon.unix, check=1)
+        assert done.out == "" and "svc" in done.err and "subscri" in done.err, done.err
+
+        # the question itself as the answer; two arrays in one answer
+        reply = Sub(daemon.unix, "svc", "--exec", "cat", command="reply")
+        done = run("request", "svc", a, b, "-o", out, url=daemon.tcp, check=0)
+        lines = [line.split("\t") for line in done.out.splitlines()]
+        assert lines[0][:4] == ["svc", "float32", "[3]", "12"], lines
+        assert lines[0][5] == f"file={out}/svc-1.npy" and lines[1][5] == f"file={out}/svc-2.npy", lines
+        assert get(out, "svc-1.npy") == FLOATS and get(out, "svc-2.npy") == BRAIN
+        reply.interrupt()
+        reply = Sub(daemon.unix, "svc", "--exec", f"cat; cat {b}", "--count", "1", command="reply")
+        done = run("request", "svc", a, url=daemon.tcp, check=0)
+        assert done.out.split("\t")[1:3] == ["float32;opaque[2]", "[3];[6]"], done.out
+        reply.finish()
+
+        # the environment; failures are answers
+        says = os.path.join(folder, "says")
+        script = f'echo "$NDBUS_TOPIC $NDBUS_ARRAYS $NDBUS_META" > {says}; exit 3'
+        reply = Sub(daemon.unix, "svc/*", "--exec", script, "--group", "g", command="reply")
+        done = run("request", "svc/x", a, "--meta", "k=5", url=daemon.unix, check=1)
+        cells = done.out.rstrip("\n").split("\t")
+        assert cells[1:4] == ["-", "-", "0"], cells
+        assert json.loads(cells[5][5:]) == {"error": "the command's exit status is 3"}, cells
+        assert get(says) == b'svc/x 1 {"k": 5}\n', get(says)
+        run("pub", "svc/x", a, url=daemon.unix, check=0)  # asks for no answer
+        reply.interrupt()
+        assert "exit status is 3" in reply.said
+        reply = Sub(daemon.unix, "svc", "--exec", "echo no array", command="reply")
+        done = run("request", "svc", a, url=daemon.unix, check=1)
+        assert "what the command wrote: byte 0" in done.out, done.out
+        reply.interrupt()
+
+        # somebody is there and does not answer
+        sub = Sub(daemon.unix, "svc")
+        done = run("request", "svc", a, "--timeout", "0.1", url=daemon.unix, check=1)
+        assert "no answer in time" in done.err, done.err
+        sub.interrupt()
+
+
+def test_watch(folder):
+    a = put(folder, "a.npy", FLOATS)
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t/**")
+        other = Sub(daemon.unix, "t/a")
+        run("pub", "t/a", a, url=daemon.unix, check=0)
+        pub = subprocess.Popen([ndbus_run.NDBUS, "pub", "--url", daemon.unix, "t/a", a, "--repeat", "0",
+                                "--rate", "500"])
+        done = run("stat", "--watch", "0.2", "--count", 3, url=daemon.unix, check=0)
+        pub.send_signal(signal.SIGINT)
+        pub.wait(ndbus_run.DEADLINE)
+        tables = [table.splitlines() for table in done.out.rstrip("\n").split("\n\n")]
+        assert len(tables) == 3, done.out
+        for i, table in enumerate(tables):
+            assert table[0].split() == ["TOPIC", "DTYPE", "SHAPE", "HZ", "MB/S", "SUBSCRIBERS", "QUEUED",
+                                        "DROPS"], table
+            row = table[1].split()
+            assert row[:3] == ["t/a", "float32", "[3]"] and row[5] == "2" and row[7] == "0", row
+            assert (row[3] == "-") == (i == 0), row
+        assert float(tables[2][1].split()[3]) > 0, tables
+        sub.interrupt()
+        other.interrupt()
 
 
 def main():

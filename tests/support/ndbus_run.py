@@ -98,11 +98,11 @@ class Daemon:
 
 
 class Sub:
-    """`ndbus sub` that has said that it is subscribed."""
+    """`ndbus sub`, or `ndbus reply`, that has said that it is subscribed."""
 
-    def __init__(self, url, *arguments, env=None):
+    def __init__(self, url, *arguments, env=None, command="sub"):
         self.process = subprocess.Popen(
-            [NDBUS, "sub", "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
+            [NDBUS, command, "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
         self.said = ""
         self.wait_said("subscribed to")

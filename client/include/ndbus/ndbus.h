@@ -388,8 +388,8 @@ void ndbus_message_free(struct ndbus_message *m);
  * comes for subscriptions meanwhile waits for ndbus_receive(). One request at a time waits on a bus; who
  * answers must do so on another one.
  *
- * Guaranteed: an answer that is returned is one to this question. Not guaranteed: that a question
- * is handled once. Without a group every subscriber gets it; a member of a group that dies leaves
+ * Guaranteed: what is returned was published on the topic of this question's answer. Not
+ * guaranteed: that it was published by who was asked; or that a question is handled once. Without a group every subscriber gets it; a member of a group that dies leaves
  * it to another; and after NDBUS_ETIMEDOUT or NDBUS_ENOTCONN it may have been handled, or be yet.
  * Nothing is asked again by the library, nor kept while there is no connection.
  *
