@@ -6,7 +6,7 @@
  * An export keeps a reference to the memory of its one array and has its own copy of shape and
  * strides, so it needs neither the message nor the bus. DLPack counts strides in elements; ours are
  * bytes; what is no multiple of the element cannot be said there, nor records, nor dates, nor
- * foreign byte order.
+ * foreign byte order. An array without bytes is exported with NULL for its data.
  */
 
 #include "client/dlpack.h"
@@ -116,7 +116,7 @@ static int export_new(struct ndbus_message *m, size_t i, struct export **ret, DL
         }
         export->keeper = nd_buffer_ref(nd_message_keeper(m, i));
         *ret_tensor = (DLTensor){
-                .data = (void *)(uintptr_t)array->data,
+                .data = m->shared->header->frames[i].bytes ? (void *)(uintptr_t)array->data : NULL,
                 .device = {.device_type = kDLCPU},
                 .ndim = array->ndim,
                 .dtype = type,

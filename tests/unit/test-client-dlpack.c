@@ -232,3 +232,31 @@ Test(dlpack, what_it_cannot_say_is_refused)
         ndbus_message_free(m);
         free(bytes);
 }
+
+Test(dlpack, t11_t12_scalars_and_empty_arrays)
+{
+        const float value = 7.0f;
+        static const int64_t shape[] = {3, 0, 5};
+        const struct ndbus_array scalar = {.data = &value, .dtype = "float32"};
+        const struct ndbus_array empty = {.dtype = "float32", .ndim = 3, .shape = shape};
+        DLManagedTensorVersioned *t;
+        struct ndbus_message *m;
+        void *bytes;
+
+        m = message_of(&scalar, &bytes);
+        cr_assert_eq(ndbus_message_export(m, 0, &t), 0);
+        cr_assert_eq(t->dl_tensor.ndim, 0);
+        cr_assert_eq(*(float *)t->dl_tensor.data, 7.0f);
+        t->deleter(t);
+        ndbus_message_free(m);
+        free(bytes);
+
+        m = message_of(&empty, &bytes);
+        cr_assert_eq(ndbus_message_export(m, 0, &t), 0);
+        cr_assert_eq(t->dl_tensor.ndim, 3);
+        cr_assert_arr_eq(t->dl_tensor.shape, shape, sizeof(shape));
+        cr_assert_null(t->dl_tensor.data);
+        t->deleter(t);
+        ndbus_message_free(m);
+        free(bytes);
+}
