@@ -58,7 +58,7 @@ static int options_check(const struct ndbus_options *o)
         return 0;
 }
 
-static void bus_free(struct ndbus *bus)
+void nd_bus_free(struct ndbus *bus)
 {
         if (!bus->guard.is_child && nd_bus_socket(bus) >= 0)
                 nd_connection_lose_text(bus, NDBUS_ENOTCONN, "closed");
@@ -78,7 +78,7 @@ static void bus_free(struct ndbus *bus)
         free(bus);
 }
 
-static int bus_new(const struct ndbus_options *options, struct ndbus **ret)
+int nd_bus_new(const struct ndbus_options *options, struct ndbus **ret)
 {
         struct ndbus *bus = calloc(1, sizeof(*bus));
         int r;
@@ -98,12 +98,12 @@ static int bus_new(const struct ndbus_options *options, struct ndbus **ret)
                  options->client ? options->client : program_invocation_short_name);
         r = nd_fork_guard_init(&bus->guard);
         if (r) {
-                bus_free(bus);
+                nd_bus_free(bus);
                 return nd_detail_errno("pthread_atfork", r);
         }
         bus->pool = nd_pool_new();
         if (!bus->pool || nd_input_init(&bus->input)) {
-                bus_free(bus);
+                nd_bus_free(bus);
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         }
         *ret = bus;
@@ -142,17 +142,17 @@ ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_options *
         r = options_check(options);
         if (r)
                 return r;
-        r = bus_new(options, &bus);
+        r = nd_bus_new(options, &bus);
         if (r)
                 return r;
         r = nd_connection_init(bus, url);
         if (r) {
-                bus_free(bus);
+                nd_bus_free(bus);
                 return r;
         }
         r = bus_connect(bus);
         if (r && (bus->options.offline_messages == 0 || r == NDBUS_EINTERRUPTED)) {
-                bus_free(bus);
+                nd_bus_free(bus);
                 return r;
         }
         *ret_bus = bus;
@@ -296,6 +296,6 @@ ND_PUBLIC int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfi
                 if (bus->connection.state == ND_STATE_READY)
                         say_goodbye(bus);
         }
-        bus_free(bus);
+        nd_bus_free(bus);
         return r;
 }

@@ -264,6 +264,12 @@ struct ndbus {
         uint32_t epoll_events;
 };
 
+/* A bus without any connection yet; options must have been checked. Sets the detail. */
+int nd_bus_new(const struct ndbus_options *options, struct ndbus **ret);
+
+/* Closes what is open, says nothing to anybody. */
+void nd_bus_free(struct ndbus *bus);
+
 /* Begins a public call: NDBUS_EINVAL, NDBUS_EFORKED or 0. */
 int nd_bus_enter(const struct ndbus *bus);
 
