@@ -12,7 +12,6 @@
  * system call for each.
  */
 
-#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include "client/bus.h"
@@ -107,11 +106,15 @@ static int wait_ms(uint64_t now, uint64_t until)
         return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
+/* A signal that comes just before poll() does not end it: who can be interrupted is asked again after
+ * this long. */
+#define WAIT_ASK_NS (500 * ND_NS_PER_MS)
+
 int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
 {
         struct pollfd p[2];
-        uint64_t now;
-        int r, error;
+        uint64_t now, until;
+        int r;
 
         if (nd_bus_move(bus))
                 return 1;
@@ -130,14 +133,15 @@ int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
         p[1] = (struct pollfd){.fd = bus->guard.fds[ND_FD_WAKE], .events = POLLIN};
         if (bus->finisher)
                 nd_finisher_set_waiting(bus->finisher, true);
-        r = poll(p, 2, wait_ms(now, nd_min_u64(deadline_ns, nd_bus_next_ns(bus))));
-        error = errno;
+        until = nd_min_u64(deadline_ns, nd_bus_next_ns(bus));
+        if (bus->options.interrupted)
+                until = nd_min_u64(until, now + WAIT_ASK_NS);
+        r = poll(p, 2, wait_ms(now, until));
         if (bus->finisher) {
                 nd_finisher_set_waiting(bus->finisher, false);
                 nd_grant_collect(bus);
         }
-        if (r < 0 && error == EINTR && bus->options.interrupted &&
-            bus->options.interrupted(bus->options.userdata))
+        if (r <= 0 && bus->options.interrupted && bus->options.interrupted(bus->options.userdata))
                 return nd_detail_say(NDBUS_EINTERRUPTED, "interrupted");
         if (r > 0 && p[0].revents & (POLLIN | POLLHUP | POLLERR) &&
             bus->connection.state >= ND_STATE_WELCOME)

@@ -81,7 +81,8 @@ struct ndbus_options {
         uint32_t offline_messages; /**< publishes kept while there is no connection; default 0: they
                                         fail with NDBUS_ENOTCONN */
         uint64_t offline_bytes;    /**< of which at most so many bytes; default 64 MiB */
-        int (*interrupted)(void *userdata); /**< asked when a wait gets EINTR: nonzero ends it with
+        int (*interrupted)(void *userdata); /**< asked when a wait gets EINTR, and every
+                                                 half second of it: nonzero ends it with
                                                  NDBUS_EINTERRUPTED; NULL: waits go on */
         void *userdata;                     /**< for interrupted */
         uint64_t reserved[4];               /**< zero */
