@@ -174,7 +174,7 @@ static int encoded_plan(struct nd_encoded *entry,
                         return r;
                 frames[i].array = *array;
                 frames[i].array.data = NULL;
-                frames[i].array.bits = nd_layout_bits(array);
+                frames[i].array.bits = nd_layout_bits(array) / (array->lanes ? array->lanes : 1u);
                 if (entry->plans[i].order != ND_ORDER_DENSE)
                         frames[i].array.strides = NULL;
                 frames[i].bytes = entry->plans[i].bytes;
