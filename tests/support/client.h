@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Client: the library in tests of behaviour, over every transport
+ *
+ * Short names for what nearly every such test does. Each ends the test, with the library's own
+ * words, when the library says anything but success, or waits longer than any machine takes.
+ */
+
+#include <ndbus/ndbus.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "tests/support/harness.h"
+
+/** Long enough for anything that is not a contract; for waits that normally end at once. */
+#define ND_CLIENT_WAIT_MS 20000
+
+struct nd_transport {
+        const char *name;
+        bool is_tcp;
+};
+
+#define ND_TRANSPORTS_N 2u
+extern const struct nd_transport nd_transports[ND_TRANSPORTS_N];
+
+const char *nd_client_url(const struct nd_harness *h, const struct nd_transport *transport);
+
+/** options may be NULL; nd_client_close() */
+struct ndbus *nd_client_open(struct nd_harness *h,
+                             const struct nd_transport *transport,
+                             const struct ndbus_options *options);
+
+/** All that was published has been routed. */
+void nd_client_close(struct ndbus *bus);
+
+/** options may be NULL. */
+struct ndbus_subscription *nd_client_subscribe(struct ndbus *bus,
+                                               const char *pattern,
+                                               const struct ndbus_subscribe_options *options);
+
+/** P(n) as one frame of raw bytes that say which message they are of: the first 8 are the number,
+ * if there are that many. Returns what ndbus_publish() does. */
+int nd_client_try_publish(
+        struct ndbus *bus, const char *topic, uint64_t number, size_t n_bytes, int timeout_ms);
+void nd_client_publish(struct ndbus *bus, const char *topic, uint64_t number, size_t n_bytes);
+
+void nd_client_flush(struct ndbus *bus);
+
+/** The next message; ndbus_message_free() */
+struct ndbus_message *nd_client_receive(struct ndbus *bus);
+
+/** The number of a message published as above, whose every byte is checked. Frees it. */
+uint64_t nd_client_take_number(struct ndbus_message *m);
+
+/** Receive, check and free: the number, and no gap. */
+void nd_client_expect(struct ndbus *bus, uint64_t number);
