@@ -278,7 +278,7 @@ Test(delivery, completion_beside_a_full_queue)
         nd_raw_expect(full, ND_KIND_MESSAGE);
         while (n < 3 * MIB)
                 n += nd_raw_expect(full, ND_KIND_CHUNK)->prelude.body_bytes;
-        nd_raw_publish_chunk(p.publisher, 3, 3 * MIB, MIB);
+        nd_raw_publish_rest(p.publisher, 3, 3 * MIB, 4 * MIB);
         while (n < 4 * MIB)
                 n += nd_raw_expect(full, ND_KIND_CHUNK)->prelude.body_bytes;
         expect_message(stopped, 1, 5, 0);
