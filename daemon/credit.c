@@ -19,12 +19,22 @@
 #include "protocol/byteorder.h"
 
 #define CREDIT_SMALL_WINDOW_BYTES (512u * 1024u) /* enough for small messages: stays cached */
-#define CREDIT_PACE_NS            (UINT64_C(100) * 1000000) /* over which a receiver's speed is judged */
-#define CREDIT_PACE_N             10u /* chunks in that time: slower receivers hold nobody */
+/* All windows together grow into an eighth of the memory: with a quarter for retained values the
+ * largest message, half of it, always finds room in the end. */
+#define CREDIT_GROWN_SHARE 8u
+#define CREDIT_PACE_NS     (UINT64_C(100) * 1000000) /* over which a receiver's speed is judged */
+#define CREDIT_PACE_N      10u /* chunks in that time: slower receivers hold nobody */
+
+/* What a window has been given beyond the first grant. */
+static uint64_t credit_grown_bytes(uint64_t window_bytes)
+{
+        return nd_max_u64(window_bytes, ND_PUBLISH_WINDOW_BYTES_MIN) - ND_PUBLISH_WINDOW_BYTES_MIN;
+}
 
 bool nd_credit_charge(struct nd_publisher *publisher, uint64_t window_bytes)
 {
-        struct nd_memory *memory = &publisher->connection->server->store.memory;
+        struct nd_server *server = publisher->connection->server;
+        struct nd_memory *memory = &server->store.memory;
 
         if (window_bytes > publisher->charged_bytes) {
                 if (!nd_memory_charge(memory, window_bytes - publisher->charged_bytes))
@@ -32,13 +42,16 @@ bool nd_credit_charge(struct nd_publisher *publisher, uint64_t window_bytes)
         } else {
                 nd_memory_discharge(memory, publisher->charged_bytes - window_bytes);
         }
+        server->grown_bytes +=
+                credit_grown_bytes(window_bytes) - credit_grown_bytes(publisher->charged_bytes);
         publisher->charged_bytes = window_bytes;
         return true;
 }
 
 uint64_t nd_credit_open(struct nd_publisher *publisher)
 {
-        if (!nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
+        if (!nd_server_make_room(publisher->connection->server, ND_PUBLISH_WINDOW_BYTES_MIN) ||
+            !nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
                 return 0;
         publisher->window_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
         publisher->left_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
@@ -67,12 +80,14 @@ void nd_credit_return(struct nd_publisher *publisher, uint64_t n_bytes)
 /* The client may be stopped by the size of its window: double it, if memory allows. */
 static uint64_t credit_grow(struct nd_publisher *publisher)
 {
+        const struct nd_server *server = publisher->connection->server;
         uint64_t most =
                 publisher->is_bulk ? ND_PUBLISH_WINDOW_BYTES_MAX : CREDIT_SMALL_WINDOW_BYTES;
         uint64_t window = nd_min_u64(2 * publisher->window_bytes, most);
         uint64_t more = window - nd_min_u64(window, publisher->window_bytes);
 
         if (publisher->left_bytes_low >= ND_CREDIT_LOW_BYTES || more == 0 ||
+            server->grown_bytes + more > server->store.memory.max_bytes / CREDIT_GROWN_SHARE ||
             !nd_list_is_empty(&publisher->backlog) || !nd_credit_charge(publisher, window))
                 return 0;
         publisher->window_bytes = window;

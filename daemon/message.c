@@ -84,7 +84,8 @@ struct nd_message *nd_message_new(struct nd_store *store,
                 .is_retained = prelude->flags & ND_FLAG_RETAINED,
                 .meta_bytes = prelude->meta_bytes,
                 .body_bytes = prelude->body_bytes,
-                .cost_bytes = nd_message_cost(prelude->meta_bytes, prelude->body_bytes),
+                /* a header may be shared, but it may as well be this message's alone */
+                .cost_bytes = nd_message_cost(prelude->meta_bytes, prelude->body_bytes) + header->n,
                 .time_ns = prelude->time_ns,
                 .header = nd_header_bytes_ref(header),
                 .topic = nd_topic_ref(topic),
@@ -119,8 +120,10 @@ struct nd_message *nd_message_unref(struct nd_message *message)
                 nd_credit_release(message);
         for (size_t i = message->n_blocks_freed; i < message->n_blocks && message->blocks[i]; ++i)
                 nd_arena_give(&message->store->arena, message->blocks[i]);
-        if (message->is_charged)
+        if (message->is_charged) {
                 nd_memory_discharge(&message->store->memory, message->cost_bytes);
+                message->store->messages_bytes -= message->cost_bytes;
+        }
         nd_header_bytes_unref(message->header);
         nd_topic_unref(message->topic);
         --message->store->n_messages;
@@ -132,7 +135,15 @@ bool nd_message_charge(struct nd_message *message)
 {
         nd_assert(!message->is_charged);
         message->is_charged = nd_memory_charge(&message->store->memory, message->cost_bytes);
+        if (message->is_charged)
+                message->store->messages_bytes += message->cost_bytes;
         return message->is_charged;
+}
+
+void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes)
+{
+        nd_assert(!message->is_charged);
+        message->cost_bytes += n_bytes;
 }
 
 /* Where body byte @at lies and how many follow it there; NULL where no block is yet. */

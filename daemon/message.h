@@ -20,6 +20,7 @@ struct nd_store {
         struct nd_arena arena;
         struct nd_memory memory;
         uint64_t n_messages;
+        uint64_t messages_bytes; /* of memory.used_bytes: charged for messages */
 };
 
 /* Header bytes as they came, shared by all messages of a steady stream. One thread: plain count. */
@@ -68,8 +69,11 @@ struct nd_message {
         uint8_t *tail; /* what does not fill a block */
 };
 
-/* What a message of these sizes is charged. */
+/* What a message of these sizes is charged, without its header and its places in queues. */
 uint64_t nd_message_cost(uint64_t meta_bytes, uint64_t body_bytes);
+
+/* It will have @n_bytes of places in queues, which are charged with it. Before it is charged. */
+void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes);
 
 /**
  * nd_message_new() - an empty message, to be filled with nd_message_receive() or _append()

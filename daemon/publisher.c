@@ -149,8 +149,9 @@ publisher_find_known(struct nd_publisher *publisher, const uint8_t *header, uint
         return NULL;
 }
 
-static void publisher_forget(struct nd_known *known)
+static void publisher_forget(struct nd_publisher *publisher, struct nd_known *known)
 {
+        nd_memory_discharge(publisher_memory(publisher), known->charged_bytes);
         nd_header_bytes_unref(known->bytes);
         nd_topic_unref(known->topic);
         *known = (struct nd_known){0};
@@ -175,7 +176,7 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
                                    PUBLISHER_PAIRS_MAX, "topics of one connection");
                 return NULL;
         }
-        if (!nd_memory_charge(publisher_memory(publisher), cost)) {
+        if (!nd_server_charge(publisher_server(publisher), cost)) {
                 publisher_no_space(fault, cost, publisher_memory(publisher));
                 return NULL;
         }
@@ -233,8 +234,12 @@ static int publisher_learn(struct nd_publisher *publisher,
                 known->pair = publisher_pair(publisher, known->topic, fault);
                 r = known->pair ? 0 : fault->code;
         }
-        if (r < 0)
-                publisher_forget(known);
+        if (r < 0) {
+                publisher_forget(publisher, known);
+        } else if (nd_memory_charge(&server->store.memory,
+                                    sizeof(*known->bytes) + known->bytes->n)) {
+                known->charged_bytes = sizeof(*known->bytes) + known->bytes->n;
+        }
         return r;
 }
 
@@ -249,7 +254,7 @@ static int publisher_know(struct nd_publisher *publisher,
 
         if (!known) {
                 known = &publisher->known[publisher->i_known_next];
-                publisher_forget(known);
+                publisher_forget(publisher, known);
                 r = publisher_learn(publisher, packet, known, fault);
                 if (r < 0)
                         return r;
@@ -264,12 +269,12 @@ static int publisher_know(struct nd_publisher *publisher,
 
 /* -------------------------------------------------------------------------------------- routing */
 
-static bool topic_has_receivers(struct nd_topic *topic)
+static size_t topic_n_receivers(struct nd_topic *topic)
 {
         struct nd_target **targets;
         size_t n;
 
-        return nd_topic_route(topic, &targets, &n) < 0 || n > 0;
+        return nd_topic_route(topic, &targets, &n) < 0 ? 1 : n;
 }
 
 static struct nd_entry *message_entry(const struct nd_message *message, const struct nd_sink *sink)
@@ -413,6 +418,31 @@ static int publisher_admitted(struct nd_publisher *publisher, struct nd_message 
         return 0;
 }
 
+enum {
+        _PUBLISHER_E_SUCCESS,
+
+        PUBLISHER_E_WAIT, /* there will be room for it, but not now */
+};
+
+/* Return: 0; PUBLISHER_E_WAIT; NDBUS_ENO_SPACE if it would not fit with every queue empty. */
+static int
+publisher_charge(struct nd_server *server, struct nd_message *message, struct nd_fault *fault)
+{
+        const struct nd_memory *memory = &server->store.memory;
+        uint64_t n_queued = server->store.messages_bytes - server->retained_bytes;
+        uint64_t n_other = memory->used_bytes - n_queued;
+
+        if (nd_message_charge(message))
+                return 0;
+        if (message->cost_bytes > memory->max_bytes - nd_min_u64(n_other, memory->max_bytes))
+                return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                          n_other + message->cost_bytes, memory->max_bytes,
+                                          "bytes");
+        if (nd_server_make_room(server, message->cost_bytes) && nd_message_charge(message))
+                return 0;
+        return PUBLISHER_E_WAIT;
+}
+
 static void publisher_wait(struct nd_publisher *publisher, struct nd_message *message)
 {
         struct nd_server *server = publisher_server(publisher);
@@ -435,6 +465,7 @@ static void publisher_start(struct nd_publisher *publisher,
         struct nd_server *server = publisher_server(publisher);
         struct nd_message *message = nd_message_new(&server->store, &packet->prelude, known->bytes,
                                                     known->topic, packet->meta);
+        int r;
 
         if (!message) {
                 nd_credit_return(publisher, credit_bytes);
@@ -448,16 +479,19 @@ static void publisher_start(struct nd_publisher *publisher,
         message->number = publisher->n_received;
         message->source = publisher->connection->source;
         message->is_clearing = message->is_retained && known->is_empty && message->meta_bytes == 0;
+        nd_message_add_cost(message, topic_n_receivers(message->topic) * ND_ENTRY_COST_BYTES);
         publisher->in.message = message;
 
-        if (!nd_list_is_empty(&publisher->backlog) ||
-            !(nd_message_charge(message) ||
-              (nd_server_make_room(server, message->cost_bytes) && nd_message_charge(message)))) {
+        r = nd_list_is_empty(&publisher->backlog) ? publisher_charge(server, message, fault)
+                                                  : PUBLISHER_E_WAIT;
+        if (r == PUBLISHER_E_WAIT) {
                 publisher_wait(publisher, message);
-        } else if (publisher_admitted(publisher, message) < 0) {
-                nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
-                publisher_refuse_incoming(publisher, fault);
+                return;
         }
+        if (r == 0 && publisher_admitted(publisher, message) < 0)
+                r = nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
+        if (r < 0)
+                publisher_refuse_incoming(publisher, fault);
 }
 
 static int publisher_check(const struct nd_publisher *publisher,
@@ -514,7 +548,7 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         if (r < 0) {
                 nd_credit_return(publisher, n_wire);
                 publisher_refuse_incoming(publisher, fault);
-        } else if (!(prelude->flags & ND_FLAG_RETAINED) && !topic_has_receivers(known->topic)) {
+        } else if (!(prelude->flags & ND_FLAG_RETAINED) && topic_n_receivers(known->topic) == 0) {
                 nd_credit_return(publisher, n_wire);
                 publisher->in.pair = known->pair;
                 ++publisher_server(publisher)->counters.messages_unmatched;
@@ -526,6 +560,8 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         } else {
                 publisher_start(publisher, known, packet, n_wire, fault);
         }
+        if (known && known->charged_bytes == 0)
+                publisher_forget(publisher, known);
         nd_publisher_received(publisher, 0);
         return 0;
 }
@@ -683,24 +719,39 @@ static void publisher_admit_incoming(struct nd_publisher *publisher, struct nd_m
         }
 }
 
+/* Since it began to wait something else has taken the memory that it needs. */
+static void publisher_refuse_waiting(struct nd_publisher *publisher,
+                                     struct nd_message *message,
+                                     const struct nd_fault *fault)
+{
+        if (message == publisher->in.message) {
+                publisher_refuse_incoming(publisher, fault);
+        } else {
+                nd_credit_release(message);
+                publisher_refuse(publisher, message->number, fault);
+        }
+}
+
 bool nd_publisher_admit(struct nd_publisher *publisher)
 {
         struct nd_server *server = publisher_server(publisher);
         struct nd_message *message;
 
         while ((message = publisher_first(&publisher->backlog))) {
-                if (!nd_message_charge(message) &&
-                    !(nd_server_make_room(server, message->cost_bytes) &&
-                      nd_message_charge(message)))
+                struct nd_fault fault;
+                int r = publisher_charge(server, message, &fault);
+
+                if (r == PUBLISHER_E_WAIT)
                         return false;
 
                 nd_list_unlink(&message->in_publisher);
                 message->is_waiting = false;
-                if (message == publisher->in.message) {
+                if (r < 0)
+                        publisher_refuse_waiting(publisher, message, &fault);
+                else if (message == publisher->in.message)
                         publisher_admit_incoming(publisher, message);
-                } else {
+                else
                         publisher_route(publisher, message);
-                }
                 nd_message_unref(message);
         }
         nd_list_unlink(&publisher->in_waiters);
@@ -757,7 +808,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 message->publisher = NULL;
         }
         for (size_t i = 0; i < ND_HEADER_CACHE_N; ++i)
-                publisher_forget(&publisher->known[i]);
+                publisher_forget(publisher, &publisher->known[i]);
         while ((pair = RB_ROOT(&publisher->pairs))) {
                 RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
                 nd_pause_end_pair(pair);

@@ -31,6 +31,7 @@ struct nd_known {
         struct nd_topic *topic;        /* reference */
         struct nd_pair *pair;          /* NULL: an answer, $reply topics are not counted */
         uint64_t body_bytes;
+        uint64_t charged_bytes; /* 0: there was no room to keep it, it is forgotten after use */
         bool has_reply;
         bool is_empty; /* no frames */
 };

@@ -60,6 +60,8 @@ struct nd_entry *nd_entry_free(struct nd_entry *entry)
         nd_assert(entry->state != ND_ENTRY_QUEUED);
         nd_list_unlink(&entry->in_queue);
         nd_list_unlink(&entry->in_message);
+        if (entry->is_old)
+                nd_memory_discharge(&entry->message->store->memory, ND_ENTRY_COST_BYTES);
         nd_message_unref(entry->message);
         free(entry);
         return NULL;

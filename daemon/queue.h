@@ -44,7 +44,7 @@ struct nd_entry {
         RB_ENTRY(nd_entry) in_latest;
         enum nd_entry_state state;
         bool is_over;         /* in a block queue beyond its limits */
-        bool is_old;          /* delivered as the retained value */
+        bool is_old;          /* delivered as the retained value; charged by itself */
         bool is_redelivered;  /* another member of the group had it before */
         uint64_t number;      /* of a group: the member's n-th delivery */
         bool is_completed;    /* told that its message is complete */
@@ -53,6 +53,9 @@ struct nd_entry {
         uint64_t sent_bytes;  /* of the body, in packets that the socket took whole */
         uint64_t gap_before;  /* messages dropped just before this one */
 };
+
+/* What a place in a queue costs, the allocator's share included. */
+#define ND_ENTRY_COST_BYTES (sizeof(struct nd_entry) + 16)
 
 RB_HEAD(nd_latest_tree, nd_entry);
 

@@ -18,6 +18,8 @@
 #include "daemon/message.h"
 #include "protocol/topic.h"
 
+#define ROUTER_ROUTES_MAX ((size_t)1 << 20) /* places in all routes that are kept: 8 MiB */
+
 static int router_compare(const char *a, size_t n_a, const char *b, size_t n_b)
 {
         size_t n = n_a < n_b ? n_a : n_b;
@@ -223,6 +225,20 @@ void nd_router_remove(struct nd_router *router, struct nd_target *target)
         ++router->generation;
 }
 
+uint64_t nd_router_pattern_cost(const char *pattern, size_t n_pattern)
+{
+        /* a node, its places in the two sets of matching, and the allocator's share */
+        const uint64_t node = sizeof(struct nd_pattern) + 2 * 2 * sizeof(struct nd_pattern *) + 16;
+        const char *segment;
+        size_t n_segment;
+        size_t i_at = 0;
+        uint64_t cost = n_pattern;
+
+        while (nd_topic_next_segment(pattern, n_pattern, &i_at, &segment, &n_segment))
+                cost += node;
+        return cost;
+}
+
 /* -------------------------------------------------------------------------------------- topics */
 
 struct nd_topic *nd_router_topic(struct nd_router *router, const char *name, size_t n_name)
@@ -246,6 +262,15 @@ struct nd_topic *nd_router_topic(struct nd_router *router, const char *name, siz
         return topic;
 }
 
+static void route_forget(struct nd_topic *topic)
+{
+        topic->router->n_routes -= topic->n_route_max;
+        free(nd_steal(topic->route));
+        topic->n_route = 0;
+        topic->n_route_max = 0;
+        topic->generation = 0;
+}
+
 struct nd_topic *nd_topic_ref(struct nd_topic *topic)
 {
         ++topic->n_refs;
@@ -262,7 +287,7 @@ struct nd_topic *nd_topic_unref(struct nd_topic *topic)
         RB_REMOVE(nd_topic_tree, &topic->router->topics, topic);
         --topic->router->n_topics;
         nd_header_bytes_unref(topic->header);
-        free(topic->route);
+        route_forget(topic);
         free(topic);
         return NULL;
 }
@@ -311,6 +336,7 @@ static int route_append(struct nd_topic *topic, struct nd_pattern *node)
 
                         if (!route)
                                 return -ENOMEM;
+                        topic->router->n_routes += n - topic->n_route_max;
                         topic->route = route;
                         topic->n_route_max = n;
                 }
@@ -353,6 +379,18 @@ static int route(struct nd_topic *topic)
         return 0;
 }
 
+/* Many topics that each lead to many targets: what is known of the others is found again when it is
+ * needed. */
+static void router_forget_routes(struct nd_router *router, const struct nd_topic *but)
+{
+        struct nd_topic *topic;
+
+        RB_FOREACH (topic, nd_topic_tree, &router->topics) {
+                if (topic != but)
+                        route_forget(topic);
+        }
+}
+
 int nd_topic_route(struct nd_topic *topic, struct nd_target ***ret_targets, size_t *ret_n)
 {
         if (topic->generation != topic->router->generation) {
@@ -360,6 +398,8 @@ int nd_topic_route(struct nd_topic *topic, struct nd_target ***ret_targets, size
 
                 if (r < 0)
                         return r;
+                if (topic->router->n_routes > ROUTER_ROUTES_MAX)
+                        router_forget_routes(topic->router, topic);
         }
         *ret_targets = topic->route;
         *ret_n = topic->n_route;

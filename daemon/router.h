@@ -67,6 +67,7 @@ struct nd_router {
         struct nd_pattern **here; /* [n_sets_max] scratch of matching, large enough for all nodes */
         struct nd_pattern **next;
         size_t n_sets_max;
+        size_t n_routes; /* places in the routes of all topics */
 };
 
 /* Return: 0, -ENOMEM */
@@ -85,6 +86,9 @@ int nd_router_add(struct nd_router *router,
                   size_t n_pattern,
                   struct nd_target *target);
 void nd_router_remove(struct nd_router *router, struct nd_target *target);
+
+/* Most bytes that nd_router_add() of this pattern can take. */
+uint64_t nd_router_pattern_cost(const char *pattern, size_t n_pattern);
 
 /* The topic of this checked name, made if it is new; a reference. NULL: no memory. */
 struct nd_topic *nd_router_topic(struct nd_router *router, const char *name, size_t n_name);

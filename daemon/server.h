@@ -40,7 +40,8 @@ struct nd_server {
         struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */
         struct nd_list memory_waiters; /* nd_publisher.in_waiters, in order of arrival */
         uint64_t retained_bytes;
-        uint64_t now_ns; /* CLOCK_MONOTONIC when the loop last woke */
+        uint64_t grown_bytes; /* of publishing windows, beyond what each was granted first */
+        uint64_t now_ns;      /* CLOCK_MONOTONIC when the loop last woke */
         uint64_t started_ns;
         uint64_t drain_deadline_ns; /* 0: not stopping */
         struct nd_log_limit hello_log;

@@ -17,10 +17,11 @@
 int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct nd_sink **ret)
 {
         size_t n_names = ask->pattern.n + ask->group.n;
-        uint64_t cost = sizeof(struct nd_sink) + 4 * n_names;
+        uint64_t cost = sizeof(struct nd_sink) + n_names +
+                        nd_router_pattern_cost(ask->pattern.at, ask->pattern.n);
         struct nd_sink *sink;
 
-        if (!nd_memory_charge(&server->store.memory, cost))
+        if (!nd_server_charge(server, cost))
                 return NDBUS_ENO_SPACE;
         sink = calloc(1, sizeof(*sink) + n_names);
         if (!sink ||

@@ -35,29 +35,39 @@ void nd_subscription_wake(struct nd_subscription *subscription)
 
 /* ------------------------------------------------------------------------------ coming and going */
 
-static void subscription_deliver_old(struct nd_subscription *subscription,
-                                     struct nd_message *message)
+/* The retained value of a topic, for a new subscription. 0; NDBUS_ENO_SPACE, NDBUS_ENOMEM */
+static int subscription_deliver_old(struct nd_subscription *subscription,
+                                    struct nd_message *message)
 {
-        struct nd_entry *entry = nd_entry_new(message, subscription->sink, subscription);
+        struct nd_server *server = subscription_server(subscription);
+        struct nd_entry *entry;
 
-        if (!entry)
-                return;
+        if (!nd_server_charge(server, ND_ENTRY_COST_BYTES))
+                return NDBUS_ENO_SPACE;
+        entry = nd_entry_new(message, subscription->sink, subscription);
+        if (!entry) {
+                nd_memory_discharge(&server->store.memory, ND_ENTRY_COST_BYTES);
+                return NDBUS_ENOMEM;
+        }
         entry->is_old = true;
         nd_list_push_tail(&subscription->old, &entry->in_queue);
         nd_subscription_wake(subscription);
+        return 0;
 }
 
-static void subscription_deliver_retained(struct nd_subscription *subscription)
+static int subscription_deliver_retained(struct nd_subscription *subscription)
 {
         struct nd_router *router = &subscription_server(subscription)->router;
         struct nd_topic *topic;
+        int r = 0;
 
         RB_FOREACH (topic, nd_topic_tree, &router->topics) {
-                if (topic->retained &&
+                if (r == 0 && topic->retained &&
                     nd_pattern_match(subscription->sink->names, subscription->sink->n_pattern,
                                      topic->name, topic->n_name))
-                        subscription_deliver_old(subscription, topic->retained);
+                        r = subscription_deliver_old(subscription, topic->retained);
         }
+        return r;
 }
 
 static int subscription_join(struct nd_server *server,
@@ -95,7 +105,7 @@ int nd_subscription_new(struct nd_connection *connection,
         struct nd_sink *sink;
         int r;
 
-        if (!nd_memory_charge(&server->store.memory, cost))
+        if (!nd_server_charge(server, cost))
                 return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
                                           server->store.memory.used_bytes + cost,
                                           server->store.memory.max_bytes, "bytes");
@@ -126,7 +136,11 @@ int nd_subscription_new(struct nd_connection *connection,
         if (nd_sink_is_group(sink))
                 nd_group_dispatch(sink);
         else if (ask->retained)
-                subscription_deliver_retained(subscription);
+                r = subscription_deliver_retained(subscription);
+        if (r < 0) {
+                nd_subscription_free(subscription);
+                return nd_fault_set(fault, r, "retained", "%s", ndbus_strerror(r));
+        }
         return 0;
 }
 
@@ -533,7 +547,9 @@ static void subscription_trim(struct nd_message *message)
         nd_list_for_each (i, &message->entries) {
                 struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_message);
 
-                if (entry->state != ND_ENTRY_BEGUN)
+                /* what a group's member does not finish is sent again from its first byte */
+                if (entry->state != ND_ENTRY_BEGUN ||
+                    (entry->sink && nd_sink_is_group(entry->sink)))
                         return;
                 offset = nd_min_u64(offset, entry->sent_bytes);
         }
