@@ -435,8 +435,10 @@ static void connection_feed(struct nd_connection *connection, const uint8_t *dat
                 i = connection_take_hello(connection, data, n_data, &n_wanted);
         if (n_wanted == 0 && connection->state != ND_CONNECTION_REFUSED)
                 i += connection_take(connection, data + i, n_data - i, &n_wanted);
-        if (connection->state >= ND_CONNECTION_CLOSING || connection->closes_after_output)
+        if (connection->state >= ND_CONNECTION_CLOSING || connection->closes_after_output) {
+                nd_connection_unstash(connection);
                 return;
+        }
         if (i < n_data)
                 connection_keep(connection, data + i, n_data - i, n_wanted);
         else if (connection->n_stash_max > CONNECTION_STASH_BYTES_MIN)
@@ -522,6 +524,19 @@ static void connection_on_read_error(struct nd_connection *connection, int error
         nd_connection_mark_closing(connection);
 }
 
+/* Nothing that it says matters any more but that it closes. */
+static void connection_read_over(struct nd_connection *connection)
+{
+        ssize_t n =
+                recv(connection->fd, connection->server->scratch, ND_SCRATCH_BYTES, MSG_DONTWAIT);
+
+        ++connection->server->counters.reads;
+        if (n == 0)
+                nd_connection_mark_closing(connection);
+        else if (n < 0)
+                connection_on_read_error(connection, errno);
+}
+
 static void connection_read(struct nd_connection *connection)
 {
         struct nd_incoming *in = &connection->publisher.in;
@@ -533,6 +548,10 @@ static void connection_read(struct nd_connection *connection)
         ssize_t n;
         struct nd_fault fault;
 
+        if (connection->closes_after_output) {
+                connection_read_over(connection);
+                return;
+        }
         n_body = connection_aim(connection, iov, nd_array_size(iov), &message.msg_iovlen, &buffer);
         n = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         ++connection->server->counters.reads;

@@ -162,12 +162,18 @@ static bool topic_is_answer(const char *topic)
         return strncmp(topic, "$reply/", 7) == 0;
 }
 
+/* Of a topic of one publisher: the topic is charged to each, and with it the header that it keeps. */
+static uint64_t pair_cost(const struct nd_topic *topic)
+{
+        return sizeof(struct nd_pair) + sizeof(*topic) + topic->n_name + PUBLISHER_HEADER_KEPT_MAX;
+}
+
 static struct nd_pair *
 publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd_fault *fault)
 {
         struct nd_pair key = {.topic = topic};
         struct nd_pair *pair = RB_FIND(nd_pair_tree, &publisher->pairs, &key);
-        uint64_t cost = sizeof(*pair) + sizeof(*topic) + topic->n_name;
+        uint64_t cost = pair_cost(topic);
 
         if (pair)
                 return pair;
@@ -812,8 +818,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
         while ((pair = RB_ROOT(&publisher->pairs))) {
                 RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
                 nd_pause_end_pair(pair);
-                nd_memory_discharge(publisher_memory(publisher),
-                                    sizeof(*pair) + sizeof(*pair->topic) + pair->topic->n_name);
+                nd_memory_discharge(publisher_memory(publisher), pair_cost(pair->topic));
                 nd_topic_unref(pair->topic);
                 free(pair);
         }

@@ -181,7 +181,8 @@ void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop 
 
 /* ------------------------------------------------------------------------------------- policies */
 
-/* The new entry takes the place of the older one of its topic, which counts as dropped there. */
+/* The new entry takes the place of the older one of its topic, which counts as dropped there. It may
+ * be larger: then the oldest of other topics make room. */
 static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry)
 {
         struct nd_entry *old = RB_FIND(nd_latest_tree, &queue->latest, entry);
@@ -195,6 +196,13 @@ static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry)
         queue_unlink(queue, old);
         nd_entry_free(old);
         queue_link(queue, before, entry);
+        while (queue->n_bytes > queue->depth_bytes && queue->n_messages > 1) {
+                struct nd_entry *oldest = nd_queue_peek(queue);
+
+                if (oldest == entry)
+                        oldest = nd_list_entry(entry->in_queue.next, struct nd_entry, in_queue);
+                nd_queue_drop(queue, oldest, ND_DROP_OLDEST);
+        }
         return true;
 }
 
@@ -216,10 +224,11 @@ static void queue_append_over(struct nd_queue *queue, struct nd_entry *entry)
                 queue->first_over = &entry->in_queue;
 }
 
-static int queue_refuse(struct nd_queue *queue, struct nd_entry *entry, int result)
+static int
+queue_refuse(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason, int result)
 {
         ++queue->gap_tail;
-        queue_count_drop(queue, ND_DROP_NEWEST);
+        queue_count_drop(queue, reason);
         nd_entry_free(entry);
         return result;
 }
@@ -235,9 +244,9 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
         if (nd_queue_is_full(queue, n_bytes)) {
                 switch (queue->policy) {
                 case ND_POLICY_DROP_NEWEST:
-                        return queue_refuse(queue, entry, ND_QUEUE_E_DROPPED);
+                        return queue_refuse(queue, entry, ND_DROP_NEWEST, ND_QUEUE_E_DROPPED);
                 case ND_POLICY_DISCONNECT:
-                        return queue_refuse(queue, entry, ND_QUEUE_E_OVERFLOW);
+                        return queue_refuse(queue, entry, ND_DROP_NEWEST, ND_QUEUE_E_OVERFLOW);
                 case ND_POLICY_BLOCK:
                         queue_append_over(queue, entry);
                         return ND_QUEUE_E_OVER;
@@ -245,6 +254,9 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
                 case ND_POLICY_LATEST:
                         while (queue->n_messages > 0 && nd_queue_is_full(queue, n_bytes))
                                 nd_queue_drop(queue, nd_queue_peek(queue), ND_DROP_OLDEST);
+                        if (nd_queue_is_full(queue, n_bytes)) /* of what members have */
+                                return queue_refuse(queue, entry, ND_DROP_OLDEST,
+                                                    ND_QUEUE_E_DROPPED);
                         break;
                 }
         }
