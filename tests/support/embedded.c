@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Embedded daemon
+ *
+ * What the server keeps between sessions must be nothing: the memory that is charged when all
+ * clients have gone is compared with none, and its router, its messages, its waiting lists are
+ * looked at one by one.
+ */
+
+#include "tests/support/embedded.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "daemon/sink.h"
+#include "protocol/hello.h"
+
+#define EMBEDDED_READ_BYTES (256u * 1024u)
+
+static struct nd_server server;
+
+struct nd_server *nd_embedded_server(void)
+{
+        static bool is_there;
+        static const struct nd_options options = {
+                .memory_max = 8 * ND_MIB,
+                .message_max = 4 * ND_MIB,
+                .header_max = ND_HEADER_BYTES_MAX,
+                .meta_max = ND_META_BYTES_MAX,
+                .clients_max = 16,
+                .subscriptions_max = 64,
+                .block_timeout_ms = 60000,
+        };
+
+        if (!is_there) {
+                nd_log_set_level(ND_LOG_ERROR);
+                nd_assert(nd_server_init(&server, &options) == 0);
+                is_there = true;
+        }
+        return &server;
+}
+
+void nd_embedded_run(unsigned n)
+{
+        for (unsigned i = 0; i < n; ++i)
+                uv_run(&server.loop, UV_RUN_NOWAIT);
+}
+
+void nd_embedded_later(uint64_t ms)
+{
+        uint64_t now_ns = uv_hrtime() + ms * UINT64_C(1000000);
+
+        server.now_ns = now_ns;
+        nd_list_for_each (i, &server.connections)
+                nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server), now_ns);
+        nd_arena_trim(&server.store.arena);
+        nd_server_settle(&server);
+}
+
+/* --------------------------------------------------------------------------------- invariants */
+
+static void check_queue(const struct nd_queue *queue)
+{
+        uint64_t n = 0, n_bytes = 0, n_over = 0;
+
+        nd_list_for_each (i, &queue->entries) {
+                const struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_queue);
+
+                nd_assert(entry->state == ND_ENTRY_QUEUED);
+                nd_assert(entry->message->is_complete);
+                nd_assert(n_over == 0 || entry->is_over); /* they are the newest */
+                ++n;
+                n_bytes += entry->message->body_bytes;
+                n_over += entry->is_over;
+        }
+        nd_assert(queue->n_messages == n);
+        nd_assert(queue->n_bytes == n_bytes);
+        nd_assert(queue->n_over == n_over);
+        nd_assert(queue->n_matched == queue->n_delivered + nd_queue_dropped(queue) + n);
+        if (queue->policy != ND_POLICY_BLOCK) {
+                n += queue->n_outside;
+                n_bytes += queue->n_outside_bytes;
+                nd_assert(n <= queue->depth_messages || n == 1);
+                nd_assert(n_bytes <= queue->depth_bytes || n == 1);
+        }
+}
+
+void nd_embedded_check(void)
+{
+        nd_list_for_each (i, &server.connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+                const struct nd_publisher *publisher = &connection->publisher;
+                struct nd_subscription *subscription;
+
+                nd_assert(publisher->left_bytes + publisher->due_bytes <= publisher->window_bytes);
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                        check_queue(&subscription->sink->queue);
+        }
+        nd_assert(server.store.messages_bytes <= server.store.memory.used_bytes);
+        nd_assert(server.retained_bytes <= server.store.messages_bytes);
+        nd_assert(server.store.arena.n_used * ND_BLOCK_BYTES <=
+                  server.store.memory.max_bytes + 16 * ND_BLOCK_BYTES);
+}
+
+void nd_embedded_check_empty(void)
+{
+        struct nd_topic *topic, *next;
+
+        RB_FOREACH_SAFE (topic, nd_topic_tree, &server.router.topics, next) {
+                struct nd_message *message = nd_steal(topic->retained);
+
+                /* only what is retained keeps a topic */
+                nd_assert(message && topic->n_refs == 1);
+                server.retained_bytes -= message->cost_bytes;
+                nd_message_unref(message);
+        }
+        nd_assert(server.n_connections == 0);
+        nd_assert(server.n_refused == 0);
+        nd_assert(server.router.n_topics == 0);
+        nd_assert(server.router.n_patterns == 1);
+        nd_assert(server.router.n_routes == 0);
+        nd_assert(server.store.n_messages == 0);
+        nd_assert(server.store.messages_bytes == 0);
+        nd_assert(server.store.arena.n_used == 0);
+        nd_assert(server.retained_bytes == 0);
+        nd_assert(server.grown_bytes == 0);
+        nd_assert(server.store.memory.used_bytes == 0);
+        nd_assert(nd_list_is_empty(&server.dirty));
+        nd_assert(nd_list_is_empty(&server.closing));
+        nd_assert(nd_list_is_empty(&server.groups));
+        nd_assert(nd_list_is_empty(&server.lead));
+        nd_assert(nd_list_is_empty(&server.memory_waiters));
+}
+
+/* --------------------------------------------------------------------------------------- peers */
+
+void nd_embedded_open(struct nd_embedded_peer *peer)
+{
+        int fds[2];
+
+        *peer = (struct nd_embedded_peer){.fd = -1};
+        nd_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+        peer->fd = fds[0];
+        nd_assert(nd_connection_new(nd_embedded_server(), fds[1], false, 0) == 0);
+}
+
+void nd_embedded_close(struct nd_embedded_peer *peer)
+{
+        if (peer->fd >= 0)
+                close(peer->fd);
+        free(peer->buffer);
+        *peer = (struct nd_embedded_peer){.fd = -1, .has_ended = true};
+}
+
+bool nd_embedded_send(struct nd_embedded_peer *peer, const void *bytes, size_t n_bytes)
+{
+        const uint8_t *at = bytes;
+
+        for (unsigned n_full = 0; n_bytes > 0 && !peer->has_ended;) {
+                ssize_t n = send(peer->fd, at, n_bytes, MSG_NOSIGNAL);
+
+                if (n > 0) {
+                        at += n;
+                        n_bytes -= (size_t)n;
+                        n_full = 0;
+                } else if (n < 0 && errno == EAGAIN) {
+                        if (++n_full == 64)
+                                return false;
+                        nd_embedded_run(1);
+                } else {
+                        peer->has_ended = true;
+                }
+        }
+        return true;
+}
+
+static size_t packet_take(struct nd_embedded_peer *peer,
+                          size_t i,
+                          void (*take)(void *, const struct nd_packet *, const uint8_t *),
+                          void *userdata)
+{
+        static const struct nd_reader_limits limits = {ND_FROM_DAEMON, ND_HEADER_BYTES_MAX,
+                                                       ND_META_BYTES_MAX};
+        struct nd_packet packet;
+        size_t n, n_wanted;
+        int r;
+
+        r = nd_reader_next(&limits, peer->buffer + i, peer->n_buffer - i, &packet, &n_wanted, NULL);
+        nd_assert(r >= 0);
+        if (r > 0)
+                return 0;
+        n = packet.n_bytes + (packet.body ? 0 : (size_t)nd_prelude_inline_bytes(&packet.prelude));
+        if (n > peer->n_buffer - i)
+                return 0;
+        take(userdata, &packet, packet.body ? packet.body : peer->buffer + i + packet.n_bytes);
+        return n;
+}
+
+static void peer_take_packets(struct nd_embedded_peer *peer,
+                              void (*take)(void *, const struct nd_packet *, const uint8_t *),
+                              void *userdata)
+{
+        struct nd_hello_reply reply;
+        size_t i = 0, n;
+
+        if (!peer->is_greeted) {
+                if (peer->n_buffer < ND_HELLO_BYTES)
+                        return;
+                nd_assert(nd_hello_reply_unpack(peer->buffer, peer->n_buffer, &reply) == 0);
+                peer->is_greeted = true;
+                i = ND_HELLO_BYTES;
+        }
+        while ((n = packet_take(peer, i, take, userdata)) > 0)
+                i += n;
+        peer->n_buffer -= i;
+        if (i > 0)
+                memmove(peer->buffer, peer->buffer + i, peer->n_buffer);
+}
+
+void nd_embedded_read(struct nd_embedded_peer *peer,
+                      size_t n_bytes_max,
+                      void (*take)(void *userdata,
+                                   const struct nd_packet *packet,
+                                   const uint8_t *body),
+                      void *userdata)
+{
+        while (peer->fd >= 0 && n_bytes_max > 0) {
+                size_t n_ask =
+                        n_bytes_max < EMBEDDED_READ_BYTES ? n_bytes_max : EMBEDDED_READ_BYTES;
+                ssize_t n;
+
+                if (peer->n_buffer + n_ask > peer->n_buffer_max) {
+                        peer->n_buffer_max = 2 * (peer->n_buffer + n_ask);
+                        peer->buffer = realloc(peer->buffer, peer->n_buffer_max);
+                        nd_assert(peer->buffer);
+                }
+                n = recv(peer->fd, peer->buffer + peer->n_buffer, n_ask, 0);
+                if (n <= 0) {
+                        peer->has_ended = n == 0 || errno != EAGAIN;
+                        return;
+                }
+                peer->n_buffer += (size_t)n;
+                n_bytes_max -= (size_t)n;
+                peer_take_packets(peer, take, userdata);
+        }
+}

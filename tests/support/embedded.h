@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+#pragma once
+
+/*
+ * Embedded daemon: the daemon's server in the test's own process, with clients over socket pairs
+ *
+ * For targets that need thousands of sessions a second, and to look at the server's own structures
+ * between any two steps. Nothing listens and no timer runs but what the server starts on demand;
+ * nd_embedded_later() stands in for the tick.
+ */
+
+#include "daemon/server.h"
+#include "protocol/reader.h"
+
+/** One server for the life of the process. */
+struct nd_server *nd_embedded_server(void);
+
+/** Let the loop take in all that there is, n times at most. */
+void nd_embedded_run(unsigned n);
+
+/** Let deadlines see a time this far from now. */
+void nd_embedded_later(uint64_t ms);
+
+/** Fails unless for every sink matched = delivered + dropped + queued, and sums of the queues agree
+ * with what is in them. */
+void nd_embedded_check(void);
+
+/** All clients have gone: everything is as it was at the start. */
+void nd_embedded_check_empty(void);
+
+/** One end of a socket pair; the server has the other. */
+struct nd_embedded_peer {
+        int fd; /**< non-blocking; -1: none */
+        uint8_t *buffer;
+        size_t n_buffer;
+        size_t n_buffer_max;
+        bool is_greeted; /**< the answer to hello has been taken */
+        bool has_ended;  /**< the server closed it */
+};
+
+void nd_embedded_open(struct nd_embedded_peer *peer);
+void nd_embedded_close(struct nd_embedded_peer *peer);
+
+/** False: the socket takes no more now. True: all of it was taken, or the server has closed. */
+bool nd_embedded_send(struct nd_embedded_peer *peer, const void *bytes, size_t n_bytes);
+
+/**
+ * nd_embedded_read() - take whole packets out of what the server sent
+ * @n_bytes_max:  read at most so much from the socket
+ * @take:         called for each; body is [nd_prelude_inline_bytes()]
+ *
+ * Fails if what the server sends is not what the protocol allows a daemon to send.
+ */
+void nd_embedded_read(struct nd_embedded_peer *peer,
+                      size_t n_bytes_max,
+                      void (*take)(void *userdata,
+                                   const struct nd_packet *packet,
+                                   const uint8_t *body),
+                      void *userdata);
