@@ -86,26 +86,49 @@ static void option_print_help(void)
                "SIZE is in bytes, or with suffix K, M, G or T in powers of 1024. MS is milliseconds.\n");
 }
 
+/* The number in a file, if there is one and it is less than @most. */
+static uint64_t option_read_limit(const char *path, uint64_t most)
+{
+        FILE *file = fopen(path, "re");
+        uint64_t limit;
+
+        if (!file)
+                return most;
+        if (fscanf(file, "%" SCNu64, &limit) == 1 && limit > 0) /* "max" is no number */
+                most = nd_min_u64(most, limit);
+        fclose(file);
+        return most;
+}
+
+/* The limits of this process's cgroup and of those that it lies in. */
+static uint64_t option_cgroup_memory(uint64_t most)
+{
+        static const char mount[] = "/sys/fs/cgroup";
+        char path[sizeof(mount) + 1024 + sizeof("/memory.max")];
+        FILE *file = fopen("/proc/self/cgroup", "re");
+        char line[1024];
+
+        while (file && fgets(line, sizeof(line), file)) {
+                if (strncmp(line, "0::/", 4) != 0)
+                        continue;
+                line[strcspn(line, "\n")] = '\0';
+                for (char *slash = line + strlen(line); slash; slash = strrchr(line + 3, '/')) {
+                        *slash = '\0';
+                        snprintf(path, sizeof(path), "%s%s/memory.max", mount, line + 3);
+                        most = option_read_limit(path, most);
+                }
+        }
+        if (file)
+                fclose(file);
+        return option_read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", most);
+}
+
 /* Half of RAM, or of the memory cgroup this process is in if that is less. */
 static uint64_t option_memory(void)
 {
-        static const char *const limits[] = {
-                "/sys/fs/cgroup/memory.max",
-                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-        };
-        uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+        uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
 
-        for (size_t i = 0; i < nd_array_size(limits); ++i) {
-                FILE *file = fopen(limits[i], "re");
-                uint64_t limit;
-
-                if (!file)
-                        continue;
-                if (fscanf(file, "%" SCNu64, &limit) == 1 && limit > 0)
-                        bytes = nd_min_u64(bytes, limit);
-                fclose(file);
-        }
-        return bytes / 2;
+        return option_cgroup_memory(pages * (uint64_t)sysconf(_SC_PAGESIZE)) / 2;
 }
 
 /* Raises the soft limit to the hard one: a connection is a descriptor. */
@@ -229,6 +252,15 @@ int nd_options_default_listen(struct nd_options *options, struct nd_fault *fault
         return options->n_listen > 0 ? 0 : option_default_listen(options, fault);
 }
 
+/* What getopt has just refused. In the middle of "-xy" it has not gone on to the next yet. */
+static const char *option_refused(char **argv)
+{
+        const char *next = argv[optind];
+        bool is_short = next && next[0] == '-' && next[1] != '-' && strchr(next, optopt);
+
+        return is_short && optopt != 0 ? next : argv[optind - 1];
+}
+
 int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fault *fault)
 {
         struct option table[OPTION_N + nd_array_size(option_plain) + 1] = {0};
@@ -244,7 +276,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
         memcpy(table + OPTION_N, option_plain, sizeof(option_plain));
 
         opterr = 0;
-        optind = 1;
+        optind = 0; /* also forgets where in "-xy" an earlier parse ended */
         while ((option = getopt_long(argc, argv, ":", table, NULL)) != -1) {
                 char field[40];
 
@@ -252,7 +284,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
                         return nd_fault_set(fault, NDBUS_EINVAL, argv[optind - 1],
                                             "needs a value; see --help");
                 if (option == '?')
-                        return nd_fault_set(fault, NDBUS_EINVAL, argv[optind - 1],
+                        return nd_fault_set(fault, NDBUS_EINVAL, option_refused(argv),
                                             "is no option; see --help");
                 if (option >= OPTION_LISTEN) {
                         r = option_set_plain(&options, option, optarg, fault);
