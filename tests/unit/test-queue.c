@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Queue: every policy against a plain model
+ *
+ * The model is an array of what waits, written from the description of the policies and not from
+ * the code. Thousands of random operations go to both; after each they must hold the same messages
+ * in the same order, with the same gaps at the same places. The seed is printed with a failure.
+ */
+
+#include <criterion/criterion.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "daemon/queue.h"
+
+#define MODEL_MAX  64u
+#define TOPICS_N   4u
+#define RUNS       20u
+#define OPERATIONS 1000u
+
+struct world {
+        struct nd_router router;
+        struct nd_store store;
+        struct nd_counters counters;
+        struct nd_topic *topics[TOPICS_N];
+        struct nd_header_bytes *header;
+        uint64_t n_made;
+};
+
+static void world_init(struct world *w)
+{
+        *w = (struct world){.store = {.memory = {.max_bytes = UINT64_C(1) << 40}}};
+        cr_assert_eq(nd_router_init(&w->router), 0);
+        cr_assert_eq(nd_arena_init(&w->store.arena, 1 << 20), 0);
+        for (size_t i = 0; i < TOPICS_N; ++i) {
+                char name[] = {(char)('a' + i), '\0'};
+
+                w->topics[i] = nd_router_topic(&w->router, name, 1);
+                cr_assert(w->topics[i]);
+        }
+        w->header = nd_header_bytes_new("h", 1);
+}
+
+static void world_deinit(struct world *w)
+{
+        nd_header_bytes_unref(w->header);
+        for (size_t i = 0; i < TOPICS_N; ++i)
+                nd_topic_unref(w->topics[i]);
+        cr_expect_eq(w->store.n_messages, 0, "%" PRIu64 " messages are left", w->store.n_messages);
+        nd_router_deinit(&w->router);
+        nd_arena_deinit(&w->store.arena);
+}
+
+/* number identifies it; its bytes are never written, so they may be as many as one likes */
+static struct nd_entry *make_entry(struct world *w, size_t topic, uint64_t n_bytes)
+{
+        const struct nd_prelude prelude = {.kind = ND_KIND_PUBLISH, .body_bytes = n_bytes};
+        struct nd_message *message =
+                nd_message_new(&w->store, &prelude, w->header, w->topics[topic], NULL);
+        struct nd_entry *entry;
+
+        cr_assert(message);
+        message->is_complete = true;
+        message->number = ++w->n_made;
+        entry = nd_entry_new(message, NULL, NULL);
+        cr_assert(entry);
+        nd_message_unref(message);
+        return entry;
+}
+
+/* --------------------------------------------------------------------------------------- model */
+
+struct item {
+        uint64_t number;
+        uint64_t n_bytes;
+        size_t topic;
+        uint64_t gap;
+        bool is_over;
+};
+
+struct model {
+        enum nd_policy policy;
+        uint64_t depth;
+        uint64_t bytes;
+        size_t n;
+        struct item items[MODEL_MAX];
+        uint64_t gap_tail;
+        uint64_t n_matched, n_delivered, n_dropped;
+};
+
+static bool model_is_full(const struct model *m, uint64_t n_more)
+{
+        uint64_t sum = 0;
+
+        for (size_t i = 0; i < m->n; ++i)
+                sum += m->items[i].n_bytes;
+        return m->n > 0 && (m->n + 1 > m->depth || sum >= m->bytes || sum + n_more > m->bytes);
+}
+
+static void model_drop(struct model *m, size_t i)
+{
+        uint64_t gap = m->items[i].gap + 1;
+
+        memmove(m->items + i, m->items + i + 1, (m->n - i - 1) * sizeof(*m->items));
+        --m->n;
+        *(i < m->n ? &m->items[i].gap : &m->gap_tail) += gap;
+        ++m->n_dropped;
+}
+
+static void model_append(struct model *m, struct item item)
+{
+        item.gap = m->gap_tail;
+        m->gap_tail = 0;
+        m->items[m->n++] = item;
+}
+
+static int model_push(struct model *m, struct item item)
+{
+        ++m->n_matched;
+        for (size_t i = 0; m->policy == ND_POLICY_LATEST && i < m->n; ++i) {
+                uint64_t sum = 0;
+
+                if (m->items[i].topic != item.topic)
+                        continue;
+                item.gap = m->items[i].gap + 1;
+                ++m->n_dropped;
+                m->items[i] = item;
+                for (size_t k = 0; k < m->n; ++k)
+                        sum += m->items[k].n_bytes;
+                while (sum > m->bytes && m->n > 1) {
+                        size_t oldest = m->items[0].number == item.number ? 1 : 0;
+
+                        sum -= m->items[oldest].n_bytes;
+                        model_drop(m, oldest);
+                }
+                return 0;
+        }
+        if (!model_is_full(m, item.n_bytes)) {
+                model_append(m, item);
+                return 0;
+        }
+        switch (m->policy) {
+        case ND_POLICY_DROP_NEWEST:
+        case ND_POLICY_DISCONNECT:
+                ++m->gap_tail;
+                ++m->n_dropped;
+                return m->policy == ND_POLICY_DISCONNECT ? ND_QUEUE_E_OVERFLOW : ND_QUEUE_E_DROPPED;
+        case ND_POLICY_BLOCK:
+                item.is_over = true;
+                model_append(m, item);
+                return ND_QUEUE_E_OVER;
+        default:
+                while (model_is_full(m, item.n_bytes))
+                        model_drop(m, 0);
+                model_append(m, item);
+                return 0;
+        }
+}
+
+/* The first that is beyond the limits, if it fits behind those that are not; number or 0. */
+static uint64_t model_settle(struct model *m)
+{
+        struct model settled = {.depth = m->depth, .bytes = m->bytes};
+        size_t i = 0;
+
+        for (; i < m->n && !m->items[i].is_over; ++i)
+                settled.items[settled.n++] = m->items[i];
+        if (i == m->n || model_is_full(&settled, m->items[i].n_bytes))
+                return 0;
+        m->items[i].is_over = false;
+        return m->items[i].number;
+}
+
+static void compare(const struct nd_queue *queue, const struct model *m, const char *what)
+{
+        uint64_t n_over = 0, n_bytes = 0;
+        size_t i = 0;
+
+        cr_assert_eq(queue->n_messages, m->n, "%s: %" PRIu64 " wait, expected %zu", what,
+                     queue->n_messages, m->n);
+        nd_list_for_each (node, &queue->entries) {
+                const struct nd_entry *entry = nd_list_entry(node, struct nd_entry, in_queue);
+                const struct item *item = &m->items[i];
+
+                cr_assert_eq(entry->message->number, item->number, "%s: place %zu", what, i);
+                cr_assert_eq(entry->gap_before, item->gap, "%s: gap before place %zu", what, i);
+                cr_assert_eq(entry->is_over, item->is_over, "%s: place %zu", what, i);
+                cr_assert_eq(entry->state, ND_ENTRY_QUEUED);
+                cr_assert_eq(entry->message->n_pins, m->policy == ND_POLICY_BLOCK);
+                cr_assert_eq(entry->message->n_over, item->is_over);
+                n_over += item->is_over;
+                n_bytes += item->n_bytes;
+                ++i;
+        }
+        cr_assert_eq(i, m->n);
+        cr_assert_eq(queue->n_bytes, n_bytes);
+        cr_assert_eq(queue->n_over, n_over, "%s", what);
+        cr_assert_eq(queue->gap_tail, m->gap_tail, "%s: gap behind all", what);
+        cr_assert_eq(queue->n_matched, m->n_matched);
+        cr_assert_eq(queue->n_delivered, m->n_delivered);
+        cr_assert_eq(nd_queue_dropped(queue), m->n_dropped, "%s", what);
+        cr_assert_eq(queue->n_matched, queue->n_delivered + m->n_dropped + m->n, "%s", what);
+}
+
+/* ------------------------------------------------------------------------------------ operations */
+
+struct run {
+        struct world world;
+        struct nd_queue queue;
+        struct model model;
+        unsigned random;
+};
+
+static unsigned run_random(struct run *r, unsigned n)
+{
+        r->random = r->random * 1664525u + 1013904223u;
+        return (r->random >> 8) % n;
+}
+
+static void run_push(struct run *r)
+{
+        struct item item = {
+                .topic = run_random(r, TOPICS_N),
+                .n_bytes = run_random(r, 8) == 0 ? 300 : run_random(r, 60),
+        };
+        struct nd_entry *entry;
+
+        if (r->model.n + 1 == MODEL_MAX)
+                return;
+        entry = make_entry(&r->world, item.topic, item.n_bytes);
+        item.number = entry->message->number;
+        cr_assert_eq(nd_queue_push(&r->queue, entry), model_push(&r->model, item));
+        compare(&r->queue, &r->model, "push");
+}
+
+static void run_settle(struct run *r)
+{
+        for (;;) {
+                struct nd_message *message = nd_queue_settle(&r->queue);
+                uint64_t number = model_settle(&r->model);
+
+                cr_assert_eq(message ? message->number : 0, number);
+                compare(&r->queue, &r->model, "settle");
+                if (!message)
+                        return;
+        }
+}
+
+/* Takes some out; those of which nothing could be sent are put back, last first. */
+static void run_pop(struct run *r)
+{
+        struct nd_entry *taken[4];
+        struct item items[4];
+        size_t n = 0, n_back;
+
+        for (size_t want = 1 + run_random(r, 4); n < want && r->model.n > 0; ++n) {
+                struct model *m = &r->model;
+
+                items[n] = m->items[0];
+                taken[n] = nd_queue_pop(&r->queue);
+                cr_assert(taken[n]);
+                cr_assert_eq(taken[n]->message->number, items[n].number);
+                cr_assert_eq(taken[n]->message->n_pins, 0);
+                memmove(m->items, m->items + 1, --m->n * sizeof(*m->items));
+                ++m->n_delivered;
+                compare(&r->queue, m, "pop");
+        }
+        if (n == 0)
+                cr_assert_null(nd_queue_pop(&r->queue));
+        n_back = run_random(r, (unsigned)n + 1);
+        for (; n_back > 0; --n_back) {
+                struct model *m = &r->model;
+
+                nd_queue_unpop(&r->queue, taken[--n]);
+                items[n].is_over = false; /* it had its turn */
+                memmove(m->items + 1, m->items, m->n++ * sizeof(*m->items));
+                m->items[0] = items[n];
+                --m->n_delivered;
+                compare(&r->queue, m, "unpop");
+        }
+        while (n > 0)
+                nd_entry_free(taken[--n]);
+        run_settle(r); /* as whoever shortens a block queue does */
+}
+
+static void run_drop(struct run *r)
+{
+        struct nd_list *node = r->queue.entries.next;
+        size_t i;
+
+        if (r->model.n == 0)
+                return;
+        i = run_random(r, (unsigned)r->model.n);
+        for (size_t k = 0; k < i; ++k)
+                node = node->next;
+        nd_queue_drop(&r->queue, nd_list_entry(node, struct nd_entry, in_queue), ND_DROP_MEMORY);
+        model_drop(&r->model, i);
+        compare(&r->queue, &r->model, "drop");
+        run_settle(r);
+}
+
+/* What the subscriber does with gaps: takes the one before the first, or the last when alone. */
+static void run_take_gap(struct run *r)
+{
+        struct nd_entry *first = nd_queue_peek(&r->queue);
+
+        if (first) {
+                first->gap_before = 0;
+                r->model.items[0].gap = 0;
+        } else {
+                r->queue.gap_tail = 0;
+                r->model.gap_tail = 0;
+        }
+}
+
+static void run_once(enum nd_policy policy, unsigned seed)
+{
+        static struct run r;
+
+        r = (struct run){.random = seed};
+        world_init(&r.world);
+        r.model = (struct model){
+                .policy = policy,
+                .depth = 1 + run_random(&r, 8),
+                .bytes = 1 + run_random(&r, 400),
+        };
+        nd_queue_init(&r.queue, &r.world.counters, policy, r.model.depth, r.model.bytes);
+        for (unsigned i = 0; i < OPERATIONS; ++i) {
+                switch (run_random(&r, 10)) {
+                case 0:
+                case 1:
+                        run_pop(&r);
+                        break;
+                case 2:
+                case 3:
+                        run_drop(&r);
+                        break;
+                case 4:
+                        run_take_gap(&r);
+                        break;
+                case 5:
+                        nd_queue_count_begun(&r.queue);
+                        ++r.model.n_matched;
+                        ++r.model.n_delivered;
+                        if (run_random(&r, 2)) {
+                                nd_queue_count_taken_back(&r.queue, ND_DROP_ENDED);
+                                --r.model.n_delivered;
+                                ++r.model.n_dropped;
+                        }
+                        break;
+                default:
+                        run_push(&r);
+                }
+        }
+        while (nd_queue_peek(&r.queue))
+                nd_queue_drop(&r.queue, nd_queue_peek(&r.queue), ND_DROP_ENDED);
+        world_deinit(&r.world);
+}
+
+static void run(enum nd_policy policy)
+{
+        unsigned seed = (unsigned)time(NULL);
+
+        cr_log_warn("policy %s, seed %u and the %u behind it", nd_policy_name(policy), seed,
+                    RUNS - 1);
+        for (unsigned i = 0; i < RUNS; ++i)
+                run_once(policy, seed + i);
+}
+
+Test(queue, drop_oldest)
+{
+        run(ND_POLICY_DROP_OLDEST);
+}
+
+Test(queue, drop_newest)
+{
+        run(ND_POLICY_DROP_NEWEST);
+}
+
+Test(queue, latest)
+{
+        run(ND_POLICY_LATEST);
+}
+
+Test(queue, block)
+{
+        run(ND_POLICY_BLOCK);
+}
+
+Test(queue, disconnect)
+{
+        run(ND_POLICY_DISCONNECT);
+}
+
+/* One message of any size fits an empty queue; what fills it exactly fits. */
+Test(queue, limits)
+{
+        static struct world w;
+        struct nd_queue queue;
+
+        world_init(&w);
+        nd_queue_init(&queue, &w.counters, ND_POLICY_DROP_NEWEST, 3, 100);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 5000)), 0);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 0)), ND_QUEUE_E_DROPPED);
+        nd_entry_free(nd_queue_pop(&queue));
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 60)), 0);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 41)), ND_QUEUE_E_DROPPED);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 40)), 0);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 0)), ND_QUEUE_E_DROPPED);
+        cr_assert_eq(queue.gap_tail, 1);
+        cr_assert_eq(nd_queue_peek(&queue)->gap_before, 1);
+        cr_assert_eq(w.counters.dropped_newest, 3);
+        nd_entry_free(nd_queue_pop(&queue));
+        nd_entry_free(nd_queue_pop(&queue));
+        for (int i = 0; i < 3; ++i)
+                cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 0)), 0);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 0)), ND_QUEUE_E_DROPPED);
+        while (nd_queue_peek(&queue))
+                nd_entry_free(nd_queue_pop(&queue));
+        world_deinit(&w);
+}
+
+/* What members of a group have counts in its limits, and cannot be dropped. */
+Test(queue, outside)
+{
+        static struct world w;
+        struct nd_queue queue;
+
+        world_init(&w);
+        nd_queue_init(&queue, &w.counters, ND_POLICY_DROP_OLDEST, 2, 1000);
+        queue.n_outside = 1;
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 1)), 0);
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 1)), 0);
+        cr_assert_eq(queue.n_messages, 1);
+        cr_assert_eq(nd_queue_peek(&queue)->message->number, 2);
+        queue.n_outside = 2;
+        nd_entry_free(nd_queue_pop(&queue));
+        cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 1)), ND_QUEUE_E_DROPPED);
+        cr_assert_eq(queue.n_dropped[ND_DROP_OLDEST], 2);
+        world_deinit(&w);
+}
