@@ -272,7 +272,7 @@ static void expect_same(const struct ndbus_array *got, const struct row *row)
 }
 
 /* T01 to T05, T07 to T12: each alone, in this order, and all in one message */
-Test(arrays, dense, .timeout = 120)
+Test(arrays, dense)
 {
         struct ndbus_array all[ROWS_N];
         const struct ndbus_array *got;
@@ -367,7 +367,7 @@ static const struct view {
 };
 
 /* Gathered, reversed and broadcast views: the same elements, and no more bytes than they need. */
-Test(arrays, views, .timeout = 120)
+Test(arrays, views)
 {
         uint8_t *memory = malloc(1u << 22);
 
@@ -415,7 +415,7 @@ Test(arrays, views, .timeout = 120)
 /* -------------------------------------------------------------------------- many frames and none */
 
 /* 1000 frames of sizes that fit no alignment, small and in all more than a packet holds */
-Test(arrays, many_frames, .timeout = 120)
+Test(arrays, many_frames)
 {
         static const size_t steps[] = {1, 3};
         uint8_t *memory = malloc(FRAMES_N * 3 + 64);
@@ -455,7 +455,7 @@ Test(arrays, many_frames, .timeout = 120)
 }
 
 /* No frames, and meta alone; reply and encoding come along. */
-Test(arrays, meta_alone, .timeout = 60)
+Test(arrays, meta_alone)
 {
         static const uint8_t meta[] = {0x81, 0xa1, 'n', 0x07};
         struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
@@ -503,7 +503,7 @@ expect_refused(struct ndbus *bus, const struct ndbus_array *array, int code, con
 /* T17, T19, and T16 as far as a caller can say it: refused at once, and nothing on the wire, so the
  * next message is the first. The length of an array is not the caller's to state; raw bytes with no
  * memory are. */
-Test(arrays, refused, .timeout = 60)
+Test(arrays, refused)
 {
         static const uint8_t byte = 1;
         int64_t ones[NDBUS_DIMS_MAX + 1];
@@ -572,7 +572,7 @@ Test(arrays, refused, .timeout = 60)
 /* --------------------------------------------------------------------------------------- DLPack */
 
 /* T21: from DLPack, over the bus */
-Test(arrays, from_dlpack, .timeout = 60)
+Test(arrays, from_dlpack)
 {
         int32_t numbers[] = {0, 1, 2, 3, 4, 5};
         int64_t two_three[] = {2, 3}, four[] = {4}, strides[2];
@@ -648,7 +648,7 @@ static const struct row *row_find(const char *name)
 }
 
 /* T03, T05, T07 to DLPack; the tensor outlives message and bus. */
-Test(arrays, to_dlpack, .timeout = 60)
+Test(arrays, to_dlpack)
 {
         const size_t n = sizeof(export_rows) / sizeof(*export_rows);
         DLManagedTensorVersioned *exports[sizeof(export_rows) / sizeof(*export_rows)] = {0};

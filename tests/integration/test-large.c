@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * T26: messages longer than 32 bits can count, and a large one to many
+ *
+ * P repeats every 256 bytes, so the publisher's array of gigabytes is one megabyte of memory that
+ * is mapped again and again; only the receiver has it whole. It is compared with P, whose digest
+ * test-pattern.c knows. Meanwhile the daemon must not keep what has been passed on.
+ *
+ * Each size goes over one transport, and with NDBUS_TEST_LARGE set over both: that takes minutes
+ * where fresh memory is slow. A plain program, since it may have to say that this machine is too
+ * small: status 77.
+ */
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "tests/support/client.h"
+#include "tests/support/pattern.h"
+#include "tests/support/raw-client.h"
+
+#define MIB           (UINT64_C(1) << 20)
+#define GIB           (UINT64_C(1) << 30)
+#define STRIPE_BYTES  (8 * MIB)
+#define DAEMON_MIB    64
+#define AVAILABLE_MIB (8 * 1024)
+#define READERS_N     8u
+#define SKIPPED       77
+
+static uint64_t available_mib(void)
+{
+        FILE *file = fopen("/proc/meminfo", "re");
+        char line[128];
+        uint64_t kib = 0;
+
+        while (file && fgets(line, sizeof(line), file)) {
+                if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+                        break;
+        }
+        if (file)
+                fclose(file);
+        return kib / 1024;
+}
+
+/* n bytes of P in the memory of one stripe. */
+static uint8_t *pattern_map(uint64_t n)
+{
+        uint64_t n_mapped = (n + STRIPE_BYTES - 1) / STRIPE_BYTES * STRIPE_BYTES;
+        int fd = memfd_create("pattern", MFD_CLOEXEC);
+        uint8_t *all = mmap(NULL, n_mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (fd < 0 || ftruncate(fd, STRIPE_BYTES) != 0 || all == MAP_FAILED)
+                nd_harness_fail(NULL, "no memory for P: %s", strerror(errno));
+        for (uint64_t at = 0; at < n_mapped; at += STRIPE_BYTES) {
+                if (mmap(all + at, STRIPE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+                         0) == MAP_FAILED)
+                        nd_harness_fail(NULL, "mmap: %s", strerror(errno));
+        }
+        close(fd);
+        nd_pattern_fill(all, 0, STRIPE_BYTES);
+        return all;
+}
+
+static void pattern_unmap(uint8_t *all, uint64_t n)
+{
+        munmap(all, (n + STRIPE_BYTES - 1) / STRIPE_BYTES * STRIPE_BYTES);
+}
+
+struct publishing {
+        struct nd_harness *harness;
+        const struct nd_transport *transport;
+        uint64_t n_bytes;
+};
+
+static void *publish(void *userdata)
+{
+        const struct publishing *p = userdata;
+        struct ndbus *bus = nd_client_open(p->harness, p->transport, NULL);
+        uint8_t *memory = pattern_map(p->n_bytes);
+        int64_t shape = (int64_t)p->n_bytes;
+        struct ndbus_array array = {.data = memory, .dtype = "uint8", .ndim = 1, .shape = &shape};
+        int r = ndbus_publish(bus, "large", &array, 1, NULL);
+
+        if (r)
+                nd_harness_fail(NULL, "publish: %s: %s", ndbus_errname(r), ndbus_detail());
+        nd_client_close(bus);
+        pattern_unmap(memory, p->n_bytes);
+        return NULL;
+}
+
+static void expect_peak(struct nd_harness *h, uint64_t limit_mib, const char *what)
+{
+        uint64_t peak_mib = nd_harness_memory(h).rss_peak_bytes / MIB;
+
+        printf("%s: the daemon had at most %" PRIu64 " MiB\n", what, peak_mib);
+        if (nd_harness_memory_is_exact() && peak_mib > limit_mib)
+                nd_harness_fail(h, "%s: the daemon had %" PRIu64 " MiB, the limit is %" PRIu64,
+                                what, peak_mib, limit_mib);
+}
+
+static void one_to_one(struct nd_harness *h, const struct nd_transport *transport, uint64_t n_bytes)
+{
+        struct publishing publishing = {h, transport, n_bytes};
+        struct ndbus *bus = nd_client_open(h, transport, NULL);
+        const struct ndbus_array *arrays;
+        struct ndbus_message *m = NULL;
+        pthread_t thread;
+        char what[64];
+        int r;
+
+        snprintf(what, sizeof(what), "%s, %" PRIu64 " bytes", transport->name, n_bytes);
+        nd_client_subscribe(bus, "large", NULL);
+        nd_harness_reset_peak(h);
+        pthread_create(&thread, NULL, publish, &publishing);
+        r = ndbus_receive(bus, &m, -1);
+        if (r)
+                nd_harness_fail(h, "%s: %s: %s", what, ndbus_errname(r), ndbus_detail());
+        pthread_join(thread, NULL);
+
+        expect_peak(h, DAEMON_MIB, what);
+        if (ndbus_message_arrays(m, &arrays) != 1 || arrays[0].shape[0] != (int64_t)n_bytes)
+                nd_harness_fail(h, "%s: another shape", what);
+        if (nd_pattern_compare(arrays[0].data, 0, n_bytes) != n_bytes)
+                nd_harness_fail(h, "%s: byte %zu differs", what,
+                                nd_pattern_compare(arrays[0].data, 0, n_bytes));
+        ndbus_message_free(m);
+        nd_client_close(bus);
+}
+
+/* 1 GiB to eight who read and throw away: kept once, and given back as they go. */
+static void one_to_many(struct nd_harness *h)
+{
+        static uint8_t sink[MIB];
+        struct publishing publishing = {h, &nd_transports[0], GIB};
+        struct nd_raw *readers[READERS_N];
+        struct pollfd polled[READERS_N];
+        uint64_t n_read[READERS_N] = {0};
+        size_t n_left = READERS_N;
+        pthread_t thread;
+
+        for (size_t i = 0; i < READERS_N; ++i) {
+                readers[i] = nd_raw_open(h, i % 2);
+                nd_raw_subscribe(readers[i], 1, &(struct nd_raw_subscribe){.pattern = "large"});
+                polled[i] = (struct pollfd){.fd = readers[i]->fd, .events = POLLIN};
+        }
+        nd_harness_reset_peak(h);
+        pthread_create(&thread, NULL, publish, &publishing);
+        while (n_left > 0) {
+                if (poll(polled, READERS_N, nd_harness_deadline_ms(ND_CLIENT_WAIT_MS)) <= 0)
+                        nd_harness_fail(h, "nothing comes");
+                for (size_t i = 0; i < READERS_N; ++i) {
+                        ssize_t n;
+
+                        if (!polled[i].revents)
+                                continue;
+                        n = recv(polled[i].fd, sink, sizeof(sink), MSG_DONTWAIT);
+                        if (n <= 0)
+                                nd_harness_fail(h, "reader %zu: the daemon closed", i);
+                        n_read[i] += (uint64_t)n;
+                        if (n_read[i] >= GIB && polled[i].events) {
+                                polled[i].events = 0;
+                                --n_left;
+                        }
+                }
+        }
+        pthread_join(thread, NULL);
+        expect_peak(h, GIB / MIB + DAEMON_MIB, "1 GiB to eight");
+        for (size_t i = 0; i < READERS_N; ++i)
+                nd_raw_close(readers[i]);
+}
+
+int main(void)
+{
+        static const char *const args[] = {"--memory-max", "12G", NULL};
+        static const uint64_t sizes[] = {2 * GIB + 1, 4 * GIB + 5};
+        struct nd_harness *h;
+
+        if (!nd_harness_memory_is_exact()) {
+                printf("sanitizers take too long for this\n");
+                return SKIPPED;
+        }
+        if (available_mib() < AVAILABLE_MIB) {
+                printf("%" PRIu64 " MiB of memory are available, %d are needed\n", available_mib(),
+                       AVAILABLE_MIB);
+                return SKIPPED;
+        }
+        h = nd_harness_start(&(struct nd_harness_options){.args = args});
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); ++i) {
+                for (size_t t = 0; t < ND_TRANSPORTS_N; ++t) {
+                        if (t == i || getenv("NDBUS_TEST_LARGE"))
+                                one_to_one(h, &nd_transports[t], sizes[i]);
+                }
+        }
+        one_to_many(h);
+        nd_harness_stop(h);
+        return 0;
+}
