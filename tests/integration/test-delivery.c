@@ -643,3 +643,49 @@ Test(delivery, last_messages_of_the_dead)
         }
         pair_deinit(&p);
 }
+
+/* A member of a group dies in the middle of a large message: another gets it from its first byte,
+ * marked, though the first bytes had gone out long ago. */
+Test(delivery, group_member_dies_in_the_middle)
+{
+        const struct nd_raw_subscribe ask = {.pattern = "g", .group = "workers", .window = 1};
+        struct nd_raw_message message;
+        struct nd_raw *second;
+        struct pair p;
+
+        for (int is_tcp = 0; is_tcp < 2; ++is_tcp) {
+                uint64_t n = 0;
+
+                pair_init(&p, is_tcp);
+                nd_raw_subscribe(p.subscriber, 1, &ask);
+                nd_raw_publish(p.publisher, "g", 12 * MIB);
+                nd_raw_publish(p.publisher, "g", 100);
+                nd_raw_expect(p.subscriber, ND_KIND_MESSAGE);
+                while (n < 2 * MIB)
+                        n += nd_raw_expect(p.subscriber, ND_KIND_CHUNK)->prelude.body_bytes;
+                second = nd_raw_open(p.h, is_tcp);
+                nd_raw_subscribe(second, 1, &ask);
+                message = nd_raw_receive(second); /* the small one went to it */
+                cr_expect_eq(message.prelude.body_bytes, 100);
+                cr_expect_not(message.prelude.flags & ND_FLAG_REDELIVERED);
+                nd_raw_message_free(&message);
+                nd_raw_close(p.subscriber);
+                {
+                        uint8_t one[8];
+
+                        nd_store_le64(one, 1);
+                        nd_raw_send_packet(second,
+                                           (struct nd_prelude){.kind = ND_KIND_CREDIT,
+                                                               .subscription = 1,
+                                                               .body_bytes = sizeof(one)},
+                                           NULL, 0, NULL, 0, one, sizeof(one));
+                }
+                message = nd_raw_receive(second);
+                cr_expect_eq(message.prelude.body_bytes, 12 * MIB);
+                cr_expect(message.prelude.flags & ND_FLAG_REDELIVERED);
+                nd_raw_message_free(&message);
+                nd_raw_check_stats(p.publisher);
+                p.subscriber = second;
+                pair_deinit(&p);
+        }
+}

@@ -298,7 +298,8 @@ void nd_raw_ask_subscribe(struct nd_raw *raw, uint32_t id, const struct nd_raw_s
                                                                      : ND_WINDOW_MESSAGES_DEFAULT,
                 .window_bytes =
                         ask->window_bytes ? ask->window_bytes : ND_WINDOW_BYTES_UNIX_DEFAULT,
-                .retained = !ask->no_retained,
+                .group = {ask->group, ask->group ? strlen(ask->group) : 0},
+                .retained = !ask->no_retained && !ask->group,
         };
         struct nd_control_bytes header;
 
@@ -681,14 +682,26 @@ static void check_subscription(struct nd_raw *raw, const msgpack_object *one)
                                 n_matched, n_delivered, n_dropped, n, n_queued);
 }
 
+static bool is_member(const msgpack_object *one)
+{
+        return map_find(one, "group")->via.str.size > 0;
+}
+
 void nd_raw_check_stats(struct nd_raw *raw)
 {
+        static const char *const lists[] = {"subscriptions", "groups"};
         struct raw_stats stats;
-        const msgpack_object *list;
 
         raw_stats_init(raw, &stats);
-        list = map_find(&stats.map.data, "subscriptions");
-        for (uint32_t i = 0; i < list->via.array.size; ++i)
-                check_subscription(raw, &list->via.array.ptr[i]);
+        for (size_t k = 0; k < nd_array_size(lists); ++k) {
+                const msgpack_object *list = map_find(&stats.map.data, lists[k]);
+
+                for (uint32_t i = 0; i < list->via.array.size; ++i) {
+                        const msgpack_object *one = &list->via.array.ptr[i];
+
+                        if (k == 1 || !is_member(one)) /* members' numbers are the group's */
+                                check_subscription(raw, one);
+                }
+        }
         raw_stats_deinit(&stats);
 }

@@ -58,6 +58,7 @@ struct nd_raw_subscribe {
         uint64_t window;       /**< 0: 256, and 0 with policy latest */
         uint64_t window_bytes; /**< 0: 64 MiB */
         bool no_retained;
+        const char *group; /**< or NULL */
 };
 
 /** Connected, hello and CONNECT answered. nd_raw_close() */
