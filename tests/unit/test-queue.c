@@ -10,6 +10,7 @@
 
 #include <criterion/criterion.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -363,8 +364,8 @@ static void run(enum nd_policy policy)
 {
         unsigned seed = (unsigned)time(NULL);
 
-        cr_log_warn("policy %s, seed %u and the %u behind it", nd_policy_name(policy), seed,
-                    RUNS - 1);
+        fprintf(stderr, "policy %s, seed %u and the %u behind it\n", nd_policy_name(policy), seed,
+                RUNS - 1);
         for (unsigned i = 0; i < RUNS; ++i)
                 run_once(policy, seed + i);
 }

@@ -90,7 +90,7 @@ Test(router, agrees_with_the_matcher)
         char name[64];
 
         random_state = (unsigned)time(NULL);
-        cr_log_warn("seed %u", random_state);
+        fprintf(stderr, "seed %u\n", random_state);
         cr_assert_eq(nd_router_init(&router), 0);
         for (size_t i = 0; i < nd_array_size(kept); ++i) {
                 make_name(name, false);
