@@ -407,9 +407,7 @@ static void connection_keep(struct nd_connection *connection,
                                 nd_memory_discharge(&server->store.memory, more);
                 }
                 if (!stash) {
-                        nd_fault_set_limit(&fault, NDBUS_ENO_SPACE, "memory-max",
-                                           server->store.memory.used_bytes + more,
-                                           server->store.memory.max_bytes, "bytes");
+                        nd_memory_fault(&server->store.memory, more, &fault);
                         nd_connection_fail(connection, &fault, 0, 0);
                         return;
                 }

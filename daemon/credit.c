@@ -113,8 +113,6 @@ void nd_credit_grant(struct nd_publisher *publisher, bool is_all)
         nd_outbox_control(&publisher->connection->outbox, &prelude, NULL, body, sizeof(body));
 }
 
-/* A packet of *@n_bytes has come, and takes so much of the window; @is_bare: a PUBLISH without body
- * bytes in it. */
 int nd_credit_use(struct nd_publisher *publisher,
                   uint64_t *n_bytes,
                   bool is_bare,

@@ -33,11 +33,6 @@ bool nd_log_level_parse(const char *text, enum nd_log_level *ret)
         return false;
 }
 
-const char *nd_log_level_name(enum nd_log_level level)
-{
-        return log_names[level];
-}
-
 void nd_log_set_level(enum nd_log_level level)
 {
         log_level = level;

@@ -27,7 +27,6 @@ struct nd_log_limit {
 
 /* Return: false if @text is no level */
 bool nd_log_level_parse(const char *text, enum nd_log_level *ret);
-const char *nd_log_level_name(enum nd_log_level level);
 void nd_log_set_level(enum nd_log_level level);
 bool nd_log_wants(enum nd_log_level level);
 

@@ -9,7 +9,7 @@
  * room is the caller's decision: wait, drop, refuse.
  */
 
-#include "protocol/base.h"
+#include "protocol/fault.h"
 
 struct nd_memory {
         uint64_t used_bytes;
@@ -36,4 +36,12 @@ static inline void nd_memory_discharge(struct nd_memory *memory, uint64_t n_byte
 {
         nd_assert(n_bytes <= memory->used_bytes);
         memory->used_bytes -= n_bytes;
+}
+
+/* There is no room for @n_bytes more. Return: NDBUS_ENO_SPACE */
+static inline int
+nd_memory_fault(const struct nd_memory *memory, uint64_t n_bytes, struct nd_fault *fault)
+{
+        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                  memory->used_bytes + n_bytes, memory->max_bytes, "bytes");
 }

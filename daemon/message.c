@@ -197,23 +197,6 @@ void nd_message_received(struct nd_message *message, size_t n_bytes)
         nd_assert(message->received_bytes <= message->body_bytes);
 }
 
-bool nd_message_append(struct nd_message *message, const uint8_t *data, size_t n_bytes)
-{
-        while (n_bytes > 0) {
-                struct iovec iov;
-                size_t n_iov;
-                size_t n = nd_message_space(message, n_bytes, &iov, 1, &n_iov);
-
-                if (n == 0)
-                        return false;
-                memcpy(iov.iov_base, data, n);
-                nd_message_received(message, n);
-                data += n;
-                n_bytes -= n;
-        }
-        return true;
-}
-
 size_t nd_message_body(const struct nd_message *message,
                        uint64_t from,
                        uint64_t to,

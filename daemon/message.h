@@ -111,9 +111,6 @@ size_t nd_message_space(struct nd_message *message,
 /* The next @n bytes were put there. */
 void nd_message_received(struct nd_message *message, size_t n_bytes);
 
-/* Copies the next body bytes in; false if there is no block to be had. */
-bool nd_message_append(struct nd_message *message, const uint8_t *data, size_t n_bytes);
-
 /**
  * nd_message_body() - body bytes for sending
  * @from, @to:  range of the body, received and not freed

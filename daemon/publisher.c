@@ -18,6 +18,7 @@
 #include "daemon/credit.h"
 #include "daemon/pause.h"
 #include "daemon/server.h"
+#include "protocol/topic.h"
 
 #define PUBLISHER_HEADER_KEPT_MAX 1024u /* bytes, of a topic */
 
@@ -70,8 +71,7 @@ bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topi
         return pair && !nd_list_is_empty(&pair->pauses);
 }
 
-/* Is a PUBLISH under way? */
-static bool publisher_is_busy(const struct nd_publisher *publisher)
+bool nd_publisher_is_busy(const struct nd_publisher *publisher)
 {
         return publisher->in.is_open || publisher->in.packet_left > 0;
 }
@@ -82,7 +82,7 @@ uint64_t nd_publisher_routed(const struct nd_publisher *publisher)
 
         if (first)
                 return first->number - 1;
-        return publisher->n_received - publisher_is_busy(publisher);
+        return publisher->n_received - nd_publisher_is_busy(publisher);
 }
 
 /* ------------------------------------------------------------------------------------- refusing */
@@ -127,13 +127,6 @@ static void publisher_refuse_incoming(struct nd_publisher *publisher, const stru
         publisher_refuse(publisher, publisher->n_received, fault);
 }
 
-static int
-publisher_no_space(struct nd_fault *fault, uint64_t n_bytes, const struct nd_memory *memory)
-{
-        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                  memory->used_bytes + n_bytes, memory->max_bytes, "bytes");
-}
-
 /* --------------------------------------------------------------------------------------- header */
 
 static struct nd_known *
@@ -157,11 +150,6 @@ static void publisher_forget(struct nd_publisher *publisher, struct nd_known *kn
         *known = (struct nd_known){0};
 }
 
-static bool topic_is_answer(const char *topic)
-{
-        return strncmp(topic, "$reply/", 7) == 0;
-}
-
 /* Of a topic of one publisher: the topic is charged to each, and with it the header that it keeps. */
 static uint64_t pair_cost(const struct nd_topic *topic)
 {
@@ -183,7 +171,7 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
                 return NULL;
         }
         if (!nd_server_charge(publisher_server(publisher), cost)) {
-                publisher_no_space(fault, cost, publisher_memory(publisher));
+                nd_memory_fault(publisher_memory(publisher), cost, fault);
                 return NULL;
         }
         pair = calloc(1, sizeof(*pair));
@@ -219,7 +207,7 @@ static int publisher_learn(struct nd_publisher *publisher,
         if (r < 0)
                 return r;
 
-        if (header->topic[0] == '$' && !topic_is_answer(header->topic)) {
+        if (header->topic[0] == '$' && !nd_topic_is_answer(header->topic)) {
                 r = nd_fault_set(
                         fault, NDBUS_EDENIED, "topic",
                         "of the topics that begin with '$' clients publish on $reply only");
@@ -236,7 +224,7 @@ static int publisher_learn(struct nd_publisher *publisher,
         nd_header_free(header);
         if (!known->bytes || !known->topic)
                 r = nd_fault_set(fault, NDBUS_ENOMEM, "header", "no memory");
-        else if (!topic_is_answer(known->topic->name)) {
+        else if (!nd_topic_is_answer(known->topic->name)) {
                 known->pair = publisher_pair(publisher, known->topic, fault);
                 r = known->pair ? 0 : fault->code;
         }
@@ -652,7 +640,7 @@ void nd_publisher_space(struct nd_publisher *publisher,
         if (!in->message)
                 return;
         if (nd_message_space(in->message, in->packet_left, iov, n_iov, ret_n) == 0) {
-                publisher_no_space(&fault, ND_BLOCK_BYTES, publisher_memory(publisher));
+                nd_memory_fault(publisher_memory(publisher), ND_BLOCK_BYTES, &fault);
                 publisher_refuse_incoming(publisher, &fault);
         }
 }
@@ -772,7 +760,7 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
         struct nd_fault fault;
         bool is_waited_for = !nd_list_is_empty(&server->memory_waiters);
 
-        if (publisher_is_busy(publisher) && !in->is_refused) {
+        if (nd_publisher_is_busy(publisher) && !in->is_refused) {
                 uint64_t n_new = in->arrived_bytes - in->mark_bytes;
 
                 if (in->packet_left == 0 && publisher->left_bytes < ND_CREDIT_LOW_BYTES) {
@@ -783,8 +771,8 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (is_waited_for && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS &&
                            n_new < ND_MIB) {
-                        publisher_no_space(&fault, in->body_bytes - in->arrived_bytes,
-                                           &server->store.memory);
+                        nd_memory_fault(&server->store.memory, in->body_bytes - in->arrived_bytes,
+                                        &fault);
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (n_new >= ND_MIB ||
                            (n_new > 0 && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS)) {
@@ -792,7 +780,7 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
                         in->mark_ns = now_ns;
                 }
         }
-        if (!publisher_is_busy(publisher) && nd_list_is_empty(&publisher->backlog) &&
+        if (!nd_publisher_is_busy(publisher) && nd_list_is_empty(&publisher->backlog) &&
             publisher->charged_bytes > ND_PUBLISH_WINDOW_BYTES_MIN &&
             now_ns - publisher->last_ns >= 2 * ND_PUBLISH_WINDOW_IDLE_MS * UINT64_C(1000000))
                 (void)nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);

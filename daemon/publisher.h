@@ -111,6 +111,9 @@ void nd_publisher_received(struct nd_publisher *publisher, size_t n_bytes);
 /* @n_bytes body bytes lie in another buffer. */
 void nd_publisher_append(struct nd_publisher *publisher, const uint8_t *data, size_t n_bytes);
 
+/* Is a PUBLISH under way, its body not read to the end? */
+bool nd_publisher_is_busy(const struct nd_publisher *publisher);
+
 /* Was the client told to stop publishing on this topic? */
 bool nd_publisher_is_paused(struct nd_publisher *publisher, const struct nd_topic *topic);
 

@@ -83,10 +83,7 @@ static int request_connect(struct nd_connection *connection,
                 return r;
         welcome.grant_bytes = nd_credit_open(&connection->publisher);
         if (welcome.grant_bytes == 0)
-                return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                          server->store.memory.used_bytes +
-                                                  ND_PUBLISH_WINDOW_BYTES_MIN,
-                                          server->store.memory.max_bytes, "bytes");
+                return nd_memory_fault(&server->store.memory, ND_PUBLISH_WINDOW_BYTES_MIN, fault);
         request_copy_name(connect.client, connection->client, sizeof(connection->client));
         connection->pid = connect.pid;
         connection->source = nd_server_new_source(server);
@@ -325,9 +322,7 @@ static int request_watch(struct nd_connection *connection,
                                                   server->options.subscriptions_max,
                                                   "watched topics of one connection");
                 if (!nd_memory_charge(&server->store.memory, cost))
-                        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                                  server->store.memory.used_bytes + cost,
-                                                  server->store.memory.max_bytes, "bytes");
+                        return nd_memory_fault(&server->store.memory, cost, fault);
                 watch = calloc(1, sizeof(*watch));
                 if (!watch) {
                         nd_memory_discharge(&server->store.memory, cost);
@@ -354,7 +349,7 @@ static void request_tell(struct nd_connection *connection,
         struct nd_prelude prelude = {.kind = ND_KIND_TOPIC, .sequence = sequence};
         const struct nd_topic_header said = {
                 .topic = {topic->name, topic->n_name},
-                .allowed = topic->name[0] != '$' || strncmp(topic->name, "$reply/", 7) == 0,
+                .allowed = topic->name[0] != '$' || nd_topic_is_answer(topic->name),
                 .subscribers = n_subscribers,
                 .paused = nd_publisher_is_paused(&connection->publisher, topic),
         };

@@ -29,11 +29,6 @@
 
 /* ---------------------------------------------------------------------------------------- memory */
 
-static bool server_is_victim(const struct nd_entry *entry)
-{
-        return entry->message->n_pins == 0;
-}
-
 /* The droppable queue that holds most; its oldest message that nobody else needs. */
 static struct nd_message *server_find_victim(struct nd_server *server)
 {
@@ -54,7 +49,7 @@ static struct nd_message *server_find_victim(struct nd_server *server)
                                 struct nd_entry *entry =
                                         nd_list_entry(k, struct nd_entry, in_queue);
 
-                                if (!server_is_victim(entry))
+                                if (entry->message->n_pins > 0)
                                         continue;
                                 victim = entry->message;
                                 n_most = queue->n_bytes;
@@ -197,8 +192,8 @@ static bool connection_is_drained(struct nd_connection *connection)
 {
         struct nd_subscription *subscription;
 
-        if (nd_outbox_has_output(&connection->outbox) || connection->publisher.in.is_open ||
-            connection->publisher.in.packet_left > 0)
+        if (nd_outbox_has_output(&connection->outbox) ||
+            nd_publisher_is_busy(&connection->publisher))
                 return false;
         RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
                 if (subscription->sink->queue.n_messages > 0 || subscription->stream ||

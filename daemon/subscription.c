@@ -106,9 +106,7 @@ int nd_subscription_new(struct nd_connection *connection,
         int r;
 
         if (!nd_server_charge(server, cost))
-                return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                          server->store.memory.used_bytes + cost,
-                                          server->store.memory.max_bytes, "bytes");
+                return nd_memory_fault(&server->store.memory, cost, fault);
         subscription = calloc(1, sizeof(*subscription));
         r = subscription ? subscription_join(server, ask, &sink, fault)
                          : nd_fault_set(fault, NDBUS_ENOMEM, "subscription", "no memory");

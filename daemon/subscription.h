@@ -89,9 +89,6 @@ void nd_entry_aborted(struct nd_entry *entry);
 /* Memory is short: take it back, wherever it is. */
 void nd_entry_taken_back(struct nd_entry *entry);
 
-/* The retained value of a topic, for a new subscription. */
-void nd_subscription_deliver_old(struct nd_subscription *subscription, struct nd_message *message);
-
 /* Gives back the window of one message. */
 void nd_subscription_return_window(struct nd_subscription *subscription, uint64_t n_bytes);
 

@@ -24,8 +24,7 @@
 /* frames start at multiples of this: a cache line, and the widest vector load */
 #define ND_ALIGN_BYTES 64u
 
-/* PROTOCOL.md 4: CONNECT is read before anything is known of the peer, so it must be small */
-#define ND_CONNECT_BYTES_MAX    (4u * 1024u)
+/* PROTOCOL.md 4: hello and CONNECT, which are read before anything is known of the peer */
 #define ND_HANDSHAKE_TIMEOUT_MS 5000u
 
 /* header bytes; decides how many frames a message has (some 25,000) */

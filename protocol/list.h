@@ -71,8 +71,3 @@ static inline struct nd_list *nd_list_first(const struct nd_list *list)
 {
         return nd_list_is_empty(list) ? NULL : list->next;
 }
-
-static inline struct nd_list *nd_list_last(const struct nd_list *list)
-{
-        return nd_list_is_empty(list) ? NULL : list->prev;
-}

@@ -165,3 +165,8 @@ bool nd_pattern_match(const char *pattern, size_t n_pattern, const char *topic, 
                         return false;
         return true;
 }
+
+bool nd_topic_is_answer(const char *topic)
+{
+        return strncmp(topic, "$reply/", 7) == 0;
+}

@@ -32,3 +32,7 @@ bool nd_topic_next_segment(const char *topic,
                            size_t *i_at,
                            const char **ret_segment,
                            size_t *ret_n_segment);
+
+/* Is it one that requests are answered on, $reply/...? Of the system's topics clients publish on
+ * these alone. */
+bool nd_topic_is_answer(const char *topic);
