@@ -82,5 +82,12 @@
 #define ND_DEPTH_MESSAGES_DEFAULT    1000u
 #define ND_DEPTH_BYTES_DEFAULT       (UINT64_C(64) << 20)
 
+/* shared memory: sizes of segments are multiples of the first, and blocks in them lie at multiples of
+ * ND_ALIGN_BYTES; segments that a connection has announced at a time, in each direction; descriptors
+ * that came and whose packet has not been read yet */
+#define ND_SEGMENT_UNIT_BYTES 4096u
+#define ND_SEGMENTS_MAX       64u
+#define ND_FDS_MAX            8u
+
 /* files */
 #define ND_RECORD_HEAD_BYTES 64u

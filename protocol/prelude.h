@@ -30,9 +30,9 @@
         XX(CREDIT, 36, 1, 1)                                                                       \
         XX(GAP, 37, 0, 1)                                                                          \
         XX(TOPIC, 38, 1, 1)                                                                        \
-        XX(SEGMENT, 48, 0, 0)                                                                      \
-        XX(SEGMENT_GONE, 49, 0, 0)                                                                 \
-        XX(RELEASE, 50, 0, 0)                                                                      \
+        XX(SEGMENT, 48, 1, 1)                                                                      \
+        XX(SEGMENT_GONE, 49, 1, 1)                                                                 \
+        XX(RELEASE, 50, 1, 1)                                                                      \
         XX(STATS, 64, 1, 0)                                                                        \
         XX(STATS_REPLY, 65, 0, 1)
 
@@ -63,12 +63,13 @@ struct nd_prelude {
         uint32_t meta_bytes;
         uint32_t stream;     /* ties CHUNKs to their message; 0: none */
         uint64_t body_bytes; /* PUBLISH, MESSAGE: of the whole body; else: in this packet */
-        uint64_t place;      /* CHUNK: offset in the body; GAP: count; PONG, CREDIT: last routed */
+        uint64_t place;      /* CHUNK: offset in the body; GAP: count; PONG, CREDIT: last routed;
+                              * BODY_IN_BLOCK: offset in the segment; SEGMENT: its size */
         uint64_t source;     /* 0 from a client */
         uint64_t sequence;
         uint64_t time_ns;      /* CLOCK_REALTIME when published */
         uint32_t subscription; /* 0: none */
-        uint32_t segment;      /* body in a block */
+        uint32_t segment;      /* BODY_IN_BLOCK, SEGMENT, SEGMENT_GONE; 0: none */
 };
 
 void nd_prelude_pack(const struct nd_prelude *prelude, uint8_t out[static ND_PRELUDE_BYTES]);

@@ -19,19 +19,23 @@
 /* What a packet of one kind may consist of. */
 struct kind_rule {
         uint16_t flags;
+        uint16_t flags_shm; /* with feature "shm" */
         bool from_client : 1;
         bool from_daemon : 1;
+        bool is_shm : 1; /* only with feature "shm" */
         bool has_header : 1;
         bool is_message : 1;     /* header and meta up to the connection's limits; body goes past */
         bool has_stream : 1;     /* always; messages: with BODY_IN_CHUNKS, and only then */
+        bool has_segment : 1;    /* always; messages: with BODY_IN_BLOCK, and only then */
         uint8_t body_unit;       /* body bytes are a multiple of this; 0: no body */
         uint32_t body_bytes_min; /* of this very packet */
         uint32_t body_bytes_max;
 };
 
 #define MESSAGE_RULE(_flags)                                                                       \
-        .flags = (_flags) | ND_FLAG_BODY_IN_CHUNKS, .is_message = true, .has_header = true,        \
-        .body_unit = 1, .body_bytes_max = ND_PACKET_BODY_BYTES_MAX
+        .flags = (_flags) | ND_FLAG_BODY_IN_CHUNKS, .flags_shm = ND_FLAG_BODY_IN_BLOCK,            \
+        .is_message = true, .has_header = true, .body_unit = 1,                                    \
+        .body_bytes_max = ND_PACKET_BODY_BYTES_MAX
 
 /* The directions come from ND_KIND_MAP, see kind_rule_get(). */
 static const struct kind_rule kind_rules[] = {
@@ -53,11 +57,18 @@ static const struct kind_rule kind_rules[] = {
                             .body_bytes_min = 8,
                             .body_bytes_max = ND_CONTROL_BODY_BYTES_MAX},
         [ND_KIND_TOPIC] = {.has_header = true},
+        [ND_KIND_SEGMENT] = {.is_shm = true, .flags_shm = ND_FLAG_FD, .has_segment = true},
+        [ND_KIND_SEGMENT_GONE] = {.is_shm = true, .has_segment = true},
+        [ND_KIND_RELEASE] = {.is_shm = true,
+                             .body_unit = 8,
+                             .body_bytes_min = 16,
+                             .body_bytes_max = ND_CONTROL_BODY_BYTES_MAX},
         [ND_KIND_STATS_REPLY] = {.body_unit = 1, .body_bytes_max = ND_CONTROL_BODY_BYTES_MAX},
 };
 
-/* False if the kind is not one that may come from this direction. */
-static bool kind_rule_get(uint8_t kind, enum nd_direction direction, struct kind_rule *ret)
+/* False if the kind is not one that may come from this direction, with these features. */
+static bool
+kind_rule_get(uint8_t kind, const struct nd_reader_limits *limits, struct kind_rule *ret)
 {
         bool client, daemon;
 
@@ -73,10 +84,14 @@ static bool kind_rule_get(uint8_t kind, enum nd_direction direction, struct kind
                 return false;
         }
 
-        if (direction == ND_FROM_CLIENT ? !client : !daemon)
+        if (limits->direction == ND_FROM_CLIENT ? !client : !daemon)
                 return false;
 
         *ret = kind < nd_array_size(kind_rules) ? kind_rules[kind] : (struct kind_rule){0};
+        if (limits->features & ND_FEATURE_SHM)
+                ret->flags |= ret->flags_shm;
+        else if (ret->is_shm)
+                return false;
         return true;
 }
 
@@ -123,6 +138,27 @@ check_body(const struct nd_prelude *p, const struct kind_rule *rule, struct nd_f
         return 0;
 }
 
+/* Where a body in a block lies; and the segment number of what is about one. */
+static int check_segment(const struct nd_prelude *p, bool has_segment, struct nd_fault *fault)
+{
+        if (has_segment && p->segment == 0)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "segment", "is 0 in a %s",
+                                    nd_kind_name(p->kind));
+        if (!(p->flags & ND_FLAG_BODY_IN_BLOCK))
+                return 0;
+        if (p->flags & ND_FLAG_BODY_IN_CHUNKS)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "flags",
+                                    "a body is in a block or in chunks, not in both");
+        if (p->segment == 0 || p->body_bytes == 0)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, p->segment ? "body_bytes" : "segment",
+                                    "is 0, but the body is said to be in a block");
+        if (p->place % ND_ALIGN_BYTES != 0)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "place",
+                                    "is %llu, not a multiple of %u", (unsigned long long)p->place,
+                                    ND_ALIGN_BYTES);
+        return 0;
+}
+
 /* A complete prelude whose kind, reserved byte and flags are already known to be good. */
 static int check_prelude(const struct nd_reader_limits *limits,
                          const struct nd_prelude *p,
@@ -146,21 +182,23 @@ static int check_prelude(const struct nd_reader_limits *limits,
                 r = check_size(p->meta_bytes, meta_max, "meta_bytes", fault);
         if (!r)
                 r = check_body(p, rule, fault);
+        if (!r)
+                r = check_segment(p, rule->has_segment, fault);
         return r;
 }
 
 /* Judges the first four bytes, as many of them as are there. */
-static int check_first_bytes(enum nd_direction direction,
+static int check_first_bytes(const struct nd_reader_limits *limits,
                              const uint8_t *data,
                              size_t n_data,
                              struct kind_rule *ret_rule,
                              struct nd_fault *fault)
 {
-        if (n_data > 0 && !kind_rule_get(data[0], direction, ret_rule))
+        if (n_data > 0 && !kind_rule_get(data[0], limits, ret_rule))
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind",
                                     "is %u (%s), not one that a %s sends", (unsigned)data[0],
                                     nd_kind_name(data[0]),
-                                    direction == ND_FROM_CLIENT ? "client" : "daemon");
+                                    limits->direction == ND_FROM_CLIENT ? "client" : "daemon");
         if (n_data > 1 && data[1] != 0)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "reserved", "is %u, must be 0",
                                     (unsigned)data[1]);
@@ -185,7 +223,7 @@ int nd_reader_next(const struct nd_reader_limits *limits,
         uint64_t wanted;
         int r;
 
-        r = check_first_bytes(limits->direction, at, n_data, &rule, fault);
+        r = check_first_bytes(limits, at, n_data, &rule, fault);
         if (r)
                 return r;
         if (n_data < ND_PRELUDE_BYTES) {

@@ -5,8 +5,8 @@
  * Incremental packet reader
  *
  * Finds the next packet at the start of what a socket delivered, and refuses what the framing
- * forbids: unknown kinds and flags, kinds of the wrong direction, set reserved bytes, sizes over
- * the limits. It keeps no state between packets, so cuts cannot matter: the caller asks again
+ * forbids: unknown kinds and flags, kinds of the wrong direction or of a feature that one end does
+ * not know, set reserved bytes, sizes over the limits. It keeps no state between packets, so cuts cannot matter: the caller asks again
  * with more bytes. What needs memory of earlier packets (is this stream open? is there credit?)
  * is the connection's business.
  *
@@ -14,6 +14,7 @@
  * own place, not through this buffer. All other kinds are complete with their body.
  */
 
+#include "protocol/control.h"
 #include "protocol/fault.h"
 #include "protocol/prelude.h"
 
@@ -26,6 +27,8 @@ struct nd_reader_limits {
         enum nd_direction direction;
         uint32_t header_bytes_max; /* PUBLISH, MESSAGE; control: ND_CONTROL_HEADER_BYTES_MAX */
         uint32_t meta_bytes_max;
+        uint32_t
+                features; /* enum nd_feature, of both ends: kinds and flags of others are unknown */
 };
 
 struct nd_packet {

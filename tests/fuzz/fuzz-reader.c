@@ -4,7 +4,7 @@
  * Fuzz: packet reader
  *
  * A byte stream given whole and the same stream given in pieces must yield the same packets and
- * the same end. The first byte chooses the direction and seeds the cuts. Whatever is accepted is
+ * the same end. The first byte chooses the direction and the features, and seeds the cuts. Whatever is accepted is
  * within the limits, and lies inside the bytes that were given.
  */
 
@@ -95,12 +95,14 @@ static void run_reader(const struct nd_reader_limits *limits,
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
 {
         static struct run whole, cut;
-        struct nd_reader_limits limits = {ND_FROM_CLIENT, 512, 128};
+        struct nd_reader_limits limits = {ND_FROM_CLIENT, 512, 128, 0};
 
         if (n_data == 0)
                 return 0;
         if (data[0] & 1)
                 limits.direction = ND_FROM_DAEMON;
+        if (data[0] & 128)
+                limits.features = ND_FEATURE_SHM;
 
         run_reader(&limits, data + 1, n_data - 1, 0, &whole);
         run_reader(&limits, data + 1, n_data - 1, 1u + (data[0] >> 1), &cut);

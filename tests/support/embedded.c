@@ -182,8 +182,12 @@ static size_t packet_take(struct nd_embedded_peer *peer,
                           void (*take)(void *, const struct nd_packet *, const uint8_t *),
                           void *userdata)
 {
-        static const struct nd_reader_limits limits = {ND_FROM_DAEMON, ND_HEADER_BYTES_MAX,
-                                                       ND_META_BYTES_MAX};
+        static const struct nd_reader_limits limits = {
+                .direction = ND_FROM_DAEMON,
+                .header_bytes_max = ND_HEADER_BYTES_MAX,
+                .meta_bytes_max = ND_META_BYTES_MAX,
+                .features = ND_FEATURE_SHM,
+        };
         struct nd_packet packet;
         size_t n, n_wanted;
         int r;

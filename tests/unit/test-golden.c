@@ -21,8 +21,10 @@
 #define SOURCE UINT64_C(0x9ae16a3b2f90404f)
 #define TIME   UINT64_C(1700000000123456789)
 
-static const struct nd_reader_limits from_client = {ND_FROM_CLIENT, 1 << 20, 1 << 20};
-static const struct nd_reader_limits from_daemon = {ND_FROM_DAEMON, 1 << 20, 1 << 20};
+static const struct nd_reader_limits from_client = {ND_FROM_CLIENT, 1 << 20, 1 << 20,
+                                                    ND_FEATURE_SHM};
+static const struct nd_reader_limits from_daemon = {ND_FROM_DAEMON, 1 << 20, 1 << 20,
+                                                    ND_FEATURE_SHM};
 
 /* 1.5, -2.25, 3.0: T01 */
 static const uint8_t floats[12] = {0, 0, 0xc0, 0x3f, 0, 0, 0x10, 0xc0, 0, 0, 0x40, 0x40};
@@ -91,7 +93,7 @@ static void append_packet(struct bytes *out,
 {
         prelude.header_bytes = (uint32_t)n_header;
         prelude.meta_bytes = (uint32_t)n_packet_meta;
-        if (!(prelude.flags & ND_FLAG_BODY_IN_CHUNKS))
+        if (!(prelude.flags & (ND_FLAG_BODY_IN_CHUNKS | ND_FLAG_BODY_IN_BLOCK)))
                 prelude.body_bytes = n_body;
         nd_prelude_pack(&prelude, out->data + out->n);
         out->n += ND_PRELUDE_BYTES;
@@ -128,6 +130,8 @@ static struct nd_packet control(const char *name,
         cr_expect_eq(packet.prelude.source, prelude.source, "%s", name);
         cr_expect_eq(packet.prelude.sequence, prelude.sequence, "%s", name);
         cr_expect_eq(packet.prelude.subscription, prelude.subscription, "%s", name);
+        cr_expect_eq(packet.prelude.segment, prelude.segment, "%s", name);
+        cr_expect_eq(packet.prelude.flags, prelude.flags, "%s", name);
         return packet;
 }
 
@@ -455,6 +459,70 @@ Test(golden, topic)
         cr_assert_eq(nd_topic_header_unpack(p.header, p.prelude.header_bytes, true, &topic, NULL),
                      0);
         cr_expect_eq(topic.subscribers, 1);
+}
+
+Test(golden, shared_memory)
+{
+        const uint64_t size = UINT64_C(16) << 20, at = 1 << 20, n_body = 1 << 20;
+        struct nd_control_bytes header;
+        uint8_t body[40];
+        void *bytes;
+
+        array_header("uint8", 8, (int64_t)n_body, &bytes, &header.n);
+        memcpy(header.data, bytes, header.n);
+        free(bytes);
+
+        control("segment-announce", &from_client,
+                (struct nd_prelude){.kind = ND_KIND_SEGMENT,
+                                    .flags = ND_FLAG_FD,
+                                    .segment = 1,
+                                    .place = size,
+                                    .sequence = 5},
+                NULL, NULL, 0);
+        control("segment-answer", &from_daemon,
+                (struct nd_prelude){.kind = ND_KIND_SEGMENT, .segment = 1, .sequence = 5}, NULL,
+                NULL, 0);
+        control("publish-block", &from_client,
+                (struct nd_prelude){.kind = ND_KIND_PUBLISH,
+                                    .flags = ND_FLAG_BODY_IN_BLOCK,
+                                    .segment = 1,
+                                    .place = at,
+                                    .body_bytes = n_body,
+                                    .sequence = 3,
+                                    .time_ns = TIME + 2000000},
+                &header, NULL, 0);
+        control("segment-hand", &from_daemon,
+                (struct nd_prelude){
+                        .kind = ND_KIND_SEGMENT, .flags = ND_FLAG_FD, .segment = 7, .place = size},
+                NULL, NULL, 0);
+        control("message-block", &from_daemon,
+                (struct nd_prelude){.kind = ND_KIND_MESSAGE,
+                                    .flags = ND_FLAG_BODY_IN_BLOCK,
+                                    .segment = 7,
+                                    .place = at,
+                                    .body_bytes = n_body,
+                                    .source = SOURCE,
+                                    .sequence = 3,
+                                    .time_ns = TIME + 2000000,
+                                    .subscription = 1},
+                &header, NULL, 0);
+        control("segment-gone", &from_daemon,
+                (struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE, .segment = 7}, NULL, NULL, 0);
+
+        nd_store_le32(body, 7);
+        nd_store_le32(body + 4, 1);
+        nd_store_le64(body + 8, at);
+        control("release", &from_client, (struct nd_prelude){.kind = ND_KIND_RELEASE}, NULL, body,
+                16);
+        nd_store_le32(body, 1);
+        nd_store_le32(body + 4, 2);
+        nd_store_le64(body + 8, at);
+        nd_store_le64(body + 16, 0);
+        nd_store_le32(body + 24, 2);
+        nd_store_le32(body + 28, 1);
+        nd_store_le64(body + 32, 4096);
+        control("release-owner", &from_daemon, (struct nd_prelude){.kind = ND_KIND_RELEASE}, NULL,
+                body, 40);
 }
 
 Test(golden, record)

@@ -56,6 +56,7 @@ extern "C" {
         XX(OVERFLOW, 63, "ended: the queue was over its limit and its policy is disconnect")       \
         XX(NO_FD, 64, "no file descriptor could be taken")                                         \
         XX(SUBSCRIPTION, 65, "a subscription number is unknown or already used")                   \
+        XX(SHM, 66, "a shared memory segment is not what it must be")                              \
         XX(CORRUPT, 80, "this is not an ndbus record")                                             \
         XX(TRUNCATED, 81, "a record ends in the middle")
 
