@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Segment
+ *
+ * A memfd has no name, so nothing is left behind whatever dies, and it goes to others by their socket
+ * alone, so no rights need to be arranged. Seals make it safe to read for who does not trust its
+ * maker: it cannot shrink (a reader would get SIGBUS), nor grow, nor lose pages by punching holes,
+ * and nobody but its maker, who mapped it before, can write to it. What seals do not forbid is that
+ * it never had pages: a reader who touches a hole pays for the page. So a segment must be allocated
+ * whole, which st_blocks shows.
+ */
+
+#include "protocol/shm/segment.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "protocol/limit.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
+#endif
+
+#define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
+
+/* Allocated in pieces: in older kernels a signal undoes the whole call that it interrupts, and one that
+ * comes at intervals would do so forever */
+#define SEGMENT_PIECE_BYTES (UINT64_C(1) << 20)
+
+static int segment_fail(const char *call, struct nd_fault *fault)
+{
+        int error = errno;
+
+        if (error == EMFILE || error == ENFILE)
+                return nd_fault_set(fault, NDBUS_ENO_FD, call, "fails: %s", strerror(error));
+        if (error == ENOSPC || error == ENOMEM)
+                return nd_fault_set(fault, NDBUS_ENO_SPACE, call, "fails: %s", strerror(error));
+        return nd_fault_set(fault, NDBUS_ESYSTEM, call, "fails: %s", strerror(error));
+}
+
+static int segment_open(void)
+{
+        static const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+        int fd = memfd_create("ndbus", flags | MFD_NOEXEC_SEAL);
+
+        if (fd < 0 && errno == EINVAL)
+                fd = memfd_create("ndbus", flags);
+        return fd;
+}
+
+static int segment_allocate(int fd, uint64_t bytes, struct nd_fault *fault)
+{
+        uint64_t at = 0, n;
+
+        while (at < bytes) {
+                n = nd_min_u64(bytes - at, SEGMENT_PIECE_BYTES);
+                if (fallocate(fd, 0, (off_t)at, (off_t)n) == 0)
+                        at += n;
+                else if (errno != EINTR)
+                        return segment_fail("fallocate", fault);
+        }
+        return 0;
+}
+
+static int segment_map_write(struct nd_segment *segment, struct nd_fault *fault)
+{
+        void *base = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                          segment->fd, 0);
+
+        if (base == MAP_FAILED)
+                return segment_fail("mmap", fault);
+        segment->base = base;
+        if (madvise(base, segment->bytes, MADV_DONTFORK) < 0)
+                return segment_fail("madvise", fault);
+        return 0;
+}
+
+int nd_segment_create(uint64_t bytes,
+                      const struct nd_room *room,
+                      struct nd_segment *ret,
+                      struct nd_fault *fault)
+{
+        struct nd_segment segment = {.bytes = bytes};
+        int r;
+
+        nd_assert(bytes > 0 && bytes % ND_SEGMENT_UNIT_BYTES == 0);
+        r = nd_room_check(room, bytes, fault);
+        if (r)
+                return r;
+        segment.fd = segment_open();
+        if (segment.fd < 0)
+                return segment_fail("memfd_create", fault);
+        r = segment_allocate(segment.fd, bytes, fault);
+        if (r == 0)
+                r = segment_map_write(&segment, fault);
+        if (r == 0 && fcntl(segment.fd, F_ADD_SEALS, SEGMENT_SEALS) < 0)
+                r = segment_fail("F_ADD_SEALS", fault);
+        if (r) {
+                nd_segment_close(&segment);
+                return r;
+        }
+        *ret = segment;
+        return 0;
+}
+
+int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        struct stat st;
+
+        if (seals < 0 || fstat(fd, &st) < 0)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd", "is not a memfd");
+        if ((seals & SEGMENT_SEALS) != SEGMENT_SEALS)
+                return nd_fault_set(fault, NDBUS_ESHM, "seals", "are %#x, at least %#x are needed",
+                                    (unsigned)seals, (unsigned)SEGMENT_SEALS);
+        if (bytes == 0 || bytes % ND_SEGMENT_UNIT_BYTES != 0)
+                return nd_fault_set(fault, NDBUS_ESHM, "place",
+                                    "is %llu bytes, which is no positive multiple of %u",
+                                    (unsigned long long)bytes, ND_SEGMENT_UNIT_BYTES);
+        if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
+                return nd_fault_set(fault, NDBUS_ESHM, "place",
+                                    "is %llu bytes, but the memfd has %lld",
+                                    (unsigned long long)bytes, (long long)st.st_size);
+        if (st.st_blocks < 0 || (uint64_t)st.st_blocks < bytes / 512)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd",
+                                    "has holes: %lld of %llu blocks are allocated",
+                                    (long long)st.st_blocks, (unsigned long long)(bytes / 512));
+        return 0;
+}
+
+int nd_segment_map_read(int fd, uint64_t bytes, struct nd_segment *ret, struct nd_fault *fault)
+{
+        void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
+
+        if (base == MAP_FAILED) {
+                segment_fail("mmap", fault);
+                if (fault)
+                        fault->code = NDBUS_ESYSTEM;
+                return NDBUS_ESYSTEM;
+        }
+        *ret = (struct nd_segment){.fd = fd, .base = base, .bytes = bytes};
+        return 0;
+}
+
+void nd_segment_close_fd(struct nd_segment *segment)
+{
+        if (segment->fd >= 0)
+                close(segment->fd);
+        segment->fd = -1;
+}
+
+void nd_segment_close(struct nd_segment *segment)
+{
+        if (segment->base)
+                munmap(segment->base, segment->bytes);
+        segment->base = NULL;
+        nd_segment_close_fd(segment);
+}
