@@ -116,10 +116,11 @@ struct nd_credit {
         uint64_t window_bytes; /* what it is when nothing is outstanding: exactly */
         uint64_t read_at;      /* the socket is read when credit falls to this */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
-        uint64_t n_published;  /* number of the last PUBLISH */
-        uint64_t n_complete;   /* of the last one that was sent whole */
-        uint64_t n_routed;     /* of the last one that the daemon has routed or refused */
-        uint32_t n_streams;    /* number of the last one */
+        uint64_t unheard_ns;  /* nd_connection.heard_ns, when a question for credit got no answer */
+        uint64_t n_published; /* number of the last PUBLISH */
+        uint64_t n_complete;  /* of the last one that was sent whole */
+        uint64_t n_routed;    /* of the last one that the daemon has routed or refused */
+        uint32_t n_streams;   /* number of the last one */
 };
 
 /* What the daemon said about messages since the last flush. */

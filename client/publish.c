@@ -163,6 +163,26 @@ static bool output_is_free(struct ndbus *bus, uint64_t bytes)
         return nd_connection_send(bus) == 1;
 }
 
+/* The daemon holds credit back to keep a publisher in step with its receivers, and gives it to one
+ * that asks: by a PING, before a message is refused for want of it. But not for small messages, which
+ * without a timeout never wait for anything; and who did not answer is not asked again before it is
+ * heard of. 1: it has answered; 0: there is no answer; NDBUS_EINTERRUPTED. */
+static int ask_for_credit(struct ndbus *bus, const struct nd_outgoing *out)
+{
+        const struct nd_connection *c = &bus->connection;
+        struct nd_request request;
+        int r;
+
+        if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX || bus->credit.unheard_ns == c->heard_ns)
+                return 0;
+        if (nd_request_start(bus, &request, ND_KIND_PING, 0, NULL, 0))
+                return 0;
+        r = nd_request_wait(bus, &request, nd_deadline_in_ms(bus->options.stall_ms));
+        if (r == NDBUS_ETIMEDOUT)
+                bus->credit.unheard_ns = c->heard_ns;
+        return r == 0 ? 1 : r == NDBUS_EINTERRUPTED ? r : 0;
+}
+
 /* Waits for leave to begin: 0, or why there is none. */
 static int wait_for_leave(struct ndbus *bus,
                           const struct nd_outgoing *out,
@@ -171,18 +191,19 @@ static int wait_for_leave(struct ndbus *bus,
                           int timeout_ms)
 {
         uint64_t deadline_ns = 0;
-        bool has_deadline = false;
+        bool has_deadline = false, has_asked = false, is_poor;
         const char *why;
         int r;
 
         for (;;) {
+                is_poor = false;
                 if (!nd_bus_is_ready(bus))
                         return nd_connection_fail_down(bus);
                 if (topic_is_paused(bus, topic, n_topic))
                         why = "a full subscription of policy block has paused the topic";
                 else if (bus->offline.n > 0)
                         why = "messages that were kept while offline are still being sent";
-                else if (!nd_outgoing_may_begin(bus, out))
+                else if ((is_poor = !nd_outgoing_may_begin(bus, out)))
                         why = "the daemon has not granted the bytes";
                 else if (!output_is_free(bus, nd_outgoing_bytes(out)))
                         why = "the socket takes nothing";
@@ -195,6 +216,10 @@ static int wait_for_leave(struct ndbus *bus,
                         deadline_ns = nd_deadline_in_ms(timeout_ms);
                 has_deadline = true;
                 r = nd_bus_turn(bus, deadline_ns, false);
+                if (r == 0 && is_poor && !has_asked) {
+                        has_asked = true;
+                        r = ask_for_credit(bus, out);
+                }
                 if (r == 0)
                         return nd_detail_say(NDBUS_EWOULDBLOCK, why);
                 if (r < 0)

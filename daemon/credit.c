@@ -6,7 +6,8 @@
  * Credit is what paces a client. What was refused or discarded, and small messages, return theirs
  * at once. Larger bodies return it as the fastest receiver takes them, so that bytes are sent on
  * while they are in the cache; but receivers slower than a chunk in 10 ms, judged over 100 ms so
- * that a busy machine is not taken for a slow receiver, hold nobody. Messages beyond the limits of
+ * that a busy machine is not taken for a slow receiver, hold nobody; nor is a client held that asks
+ * by a PING, as one does before it gives a message up. Messages beyond the limits of
  * a block queue return it when they fit. So nobody needs a second mechanism to be slowed down, and
  * everything that is read can be kept.
  *
@@ -77,7 +78,8 @@ void nd_credit_return(struct nd_publisher *publisher, uint64_t n_bytes)
                 nd_connection_mark_dirty(publisher->connection);
 }
 
-/* The client may be stopped by the size of its window: double it, if memory allows. */
+/* The client may be stopped by the size of its window, because what was left was less than another
+ * packet like the last: double it, if memory allows. */
 static uint64_t credit_grow(struct nd_publisher *publisher)
 {
         const struct nd_server *server = publisher->connection->server;
@@ -85,8 +87,9 @@ static uint64_t credit_grow(struct nd_publisher *publisher)
                 publisher->is_bulk ? ND_PUBLISH_WINDOW_BYTES_MAX : CREDIT_SMALL_WINDOW_BYTES;
         uint64_t window = nd_min_u64(2 * publisher->window_bytes, most);
         uint64_t more = window - nd_min_u64(window, publisher->window_bytes);
+        uint64_t low = nd_max_u64(ND_CREDIT_LOW_BYTES, publisher->packet_bytes);
 
-        if (publisher->left_bytes_low >= ND_CREDIT_LOW_BYTES || more == 0 ||
+        if (publisher->left_bytes_low >= low || more == 0 ||
             server->grown_bytes + more > server->store.memory.max_bytes / CREDIT_GROWN_SHARE ||
             !nd_list_is_empty(&publisher->backlog) || !nd_credit_charge(publisher, window))
                 return 0;
@@ -217,6 +220,12 @@ static void credit_return_held(struct nd_publisher *publisher)
                 if (message->n_over == 0)
                         nd_credit_release(message);
         }
+}
+
+void nd_credit_ask(struct nd_publisher *publisher)
+{
+        credit_return_held(publisher);
+        nd_credit_grant(publisher, true);
 }
 
 bool nd_credit_pace(struct nd_publisher *publisher)

@@ -42,6 +42,8 @@ int nd_credit_give_back(struct nd_publisher *publisher, uint64_t n_bytes, struct
 
 /* Queues a CREDIT if it is worth a packet, or if there is anything due and @is_all. */
 void nd_credit_grant(struct nd_publisher *publisher, bool is_all);
+/* The client asks for what there is: it gets also what was held for its receivers' pace. */
+void nd_credit_ask(struct nd_publisher *publisher);
 /* A receiver of a message for which a connection is owed credit moved on, perhaps to its end. */
 void nd_credit_progress(struct nd_message *message, bool is_end);
 /* No block queue holds this message beyond its limits any more. */

@@ -528,6 +528,7 @@ int nd_publisher_publish(struct nd_publisher *publisher,
                 return r;
 
         ++publisher->n_received;
+        publisher->packet_bytes = n_wire;
         publisher->is_bulk = prelude->body_bytes >= ND_CREDIT_BULK_BYTES;
         publisher->in = (struct nd_incoming){
                 .is_open = prelude->flags & ND_FLAG_BODY_IN_CHUNKS,

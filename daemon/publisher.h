@@ -44,6 +44,7 @@ struct nd_publisher {
         uint64_t left_bytes;     /* what the client may still send */
         uint64_t left_bytes_low; /* lowest since the last grant */
         uint64_t due_bytes;      /* read and done with: to be granted again */
+        uint64_t packet_bytes;   /* of the last PUBLISH packet, its body included */
         uint64_t last_ns;        /* when PUBLISH or CHUNK bytes last came */
 
         uint64_t n_received; /* number of the last PUBLISH read */

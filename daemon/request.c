@@ -444,7 +444,7 @@ int nd_request_take(struct nd_connection *connection,
         case ND_KIND_CONNECT:
                 return request_connect(connection, packet, fault);
         case ND_KIND_PING:
-                nd_credit_grant(&connection->publisher, true);
+                nd_credit_ask(&connection->publisher);
                 request_answer(connection, ND_KIND_PONG, packet->prelude.sequence,
                                nd_publisher_routed(&connection->publisher));
                 return 0;

@@ -20,60 +20,6 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* How many more messages are taken when each may wait so long; what comes next must wait longer. */
-static uint64_t publish_until_blocked(struct ndbus *pub, uint64_t from, int timeout_ms)
-{
-        uint64_t i = from;
-        int r;
-
-        while ((r = nd_client_try_publish(pub, "a", i, MIB, timeout_ms)) == 0)
-                cr_assert_lt(++i, 500, "nothing blocks");
-        cr_assert_eq(r, NDBUS_EWOULDBLOCK, "%s: %s", ndbus_errname(r), ndbus_detail());
-        return i - from;
-}
-
-/* T35: block loses nothing, and the publisher is told when nothing more can be taken; other topics
- * go on */
-Test(load, block)
-{
-        struct ndbus_subscribe_options block = NDBUS_SUBSCRIBE_OPTIONS_INIT;
-
-        block.policy = NDBUS_BLOCK;
-        block.bytes = 8 * MIB;
-        block.window_bytes = 2 * MIB;
-        for (size_t t = 0; t < ND_TRANSPORTS_N; ++t) {
-                struct nd_harness *h = nd_harness_start(NULL);
-                struct ndbus *pub = nd_client_open(h, &nd_transports[t], NULL);
-                struct ndbus *sub = nd_client_open(h, &nd_transports[t], NULL);
-                struct ndbus *other = nd_client_open(h, &nd_transports[t], NULL);
-                uint64_t n_received = 0, n_taken;
-
-                nd_client_subscribe(sub, "a", &block);
-                nd_client_subscribe(other, "b", NULL);
-                n_taken = publish_until_blocked(pub, 1, 500);
-                cr_expect_eq(nd_client_try_publish(pub, "a", 0, MIB, 0), NDBUS_EWOULDBLOCK);
-                /* window and queue; one publishing window of 17 MiB, and what sockets hold */
-                cr_expect_geq(n_taken, 2 + 8, "blocked after %" PRIu64, n_taken);
-                cr_expect_leq(n_taken, 2 + 8 + 17 + 8, "blocked after %" PRIu64, n_taken);
-                nd_client_publish(pub, "b", 1, 100);
-                nd_client_expect(other, 1);
-
-                for (uint64_t i = n_taken + 1; i <= 500; ++i) {
-                        /* when all that was published has been taken, leave must come */
-                        while (nd_client_try_publish(pub, "a", i, MIB,
-                                                     n_received + 1 < i ? 0 : ND_CLIENT_WAIT_MS) !=
-                               0)
-                                nd_client_expect(sub, ++n_received);
-                }
-                while (n_received < 500)
-                        nd_client_expect(sub, ++n_received);
-                nd_client_close(pub);
-                nd_client_close(sub);
-                nd_client_close(other);
-                nd_harness_stop(h);
-        }
-}
-
 /* T39: a thousand times: subscribed is subscribed. T47: patterns. T40: the retained value. */
 Test(load, subscribed_at_once)
 {

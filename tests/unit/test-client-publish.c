@@ -391,7 +391,18 @@ Test(client_publish, t28_too_big_is_refused_and_the_next_one_passes)
 
 /* --------------------------------------------------------------------- what the daemon does */
 
-/* Takes what credit allows, grants nothing, says when that was; then grants and goes on. */
+static void expect_ping(struct fake_peer *peer, uint64_t number, bool is_answered)
+{
+        if (fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence != number)
+                abort();
+        if (is_answered)
+                fake_peer_send(
+                        peer,
+                        &(struct nd_prelude){.kind = ND_KIND_PONG, .sequence = number, .place = 3},
+                        NULL, 0, NULL, 0);
+}
+
+/* Takes what credit allows, and is asked for more: has none, does not answer, has some. */
 static void no_credit_script(struct fake_peer *peer, void *userdata)
 {
         const struct fake_packet *packet;
@@ -403,9 +414,14 @@ static void no_credit_script(struct fake_peer *peer, void *userdata)
                 packet = fake_peer_expect(peer, ND_KIND_PUBLISH);
                 taken += ND_PRELUDE_BYTES + packet->prelude.header_bytes + packet->n_body;
         }
-        fake_peer_expect(peer, ND_KIND_PING);
+        expect_ping(peer, 2, true);
+        expect_ping(peer, 3, true);
+        expect_ping(peer, 4, false);
+        expect_ping(peer, 5, true); /* of ndbus_ping(): not asked again until something was heard */
+        if (fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence != 6)
+                abort();
         fake_peer_grant(peer, taken, 3);
-        fake_peer_send(peer, &(struct nd_prelude){.kind = ND_KIND_PONG, .sequence = 2, .place = 3},
+        fake_peer_send(peer, &(struct nd_prelude){.kind = ND_KIND_PONG, .sequence = 6, .place = 3},
                        NULL, 0, NULL, 0);
         packet = fake_peer_expect(peer, ND_KIND_PUBLISH);
         if (packet->prelude.sequence != 4)
@@ -417,21 +433,28 @@ Test(client_publish, without_credit_nothing_is_sent)
 {
         static uint8_t bytes[20000];
         struct fake_peer *peer = fake_peer_start(no_credit_script, NULL);
-        struct ndbus *bus = open_bus(peer);
+        struct ndbus_options bus_options = NDBUS_OPTIONS_INIT;
+        struct ndbus *bus = NULL;
         struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
-        const int64_t shape = sizeof(bytes);
+        int64_t shape = sizeof(bytes);
         const struct ndbus_array array = {.data = bytes, .ndim = 1, .shape = &shape};
         size_t n_unconfirmed;
 
+        bus_options.stall_ms = 1000;
+        cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &bus_options), 0, "%s", ndbus_detail());
         options.timeout_ms = 0;
         for (int i = 0; i < 3; ++i)
                 cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), 0);
-        for (int i = 0; i < 5; ++i)
-                cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), NDBUS_EWOULDBLOCK);
+        shape = 8000; /* a small one does not wait for an answer */
+        cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), NDBUS_EWOULDBLOCK);
+        shape = sizeof(bytes);
+        cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), NDBUS_EWOULDBLOCK);
         options.timeout_ms = 30;
         cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), NDBUS_EWOULDBLOCK);
-        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
         options.timeout_ms = 0;
+        for (int i = 0; i < 5; ++i)
+                cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), NDBUS_EWOULDBLOCK);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &options), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_close(bus, 50, &n_unconfirmed), NDBUS_ETIMEDOUT);
         cr_assert_eq(n_unconfirmed, 1);

@@ -193,6 +193,12 @@ struct ndbus_publish_options {
  * Arrays that are dense in any axis order are sent from where they lie; broadcast axes once; other
  * views are packed to C order on the way. When this returns the memory is the caller's again.
  *
+ * Leave to begin is missing while a full subscription of policy block has paused the topic, and while
+ * the daemon has not granted the bytes. Before it is refused for the latter a message of more than 8
+ * KiB asks the daemon for what there is, and waits for the answer, at most stall_ms, also with
+ * timeout_ms 0. So such a message is not refused because its receivers are slow, only when it would
+ * have to wait for one that blocks, or for memory.
+ *
  * A message that has begun is sent to its end as long as bytes move. After stall_ms without any it
  * is given up: NDBUS_ETIMEDOUT, not published; unless its last packet is already begun: then 0,
  * and a later call sends the rest.
