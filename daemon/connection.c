@@ -535,7 +535,8 @@ static void connection_read_over(struct nd_connection *connection)
                 connection_on_read_error(connection, errno);
 }
 
-static void connection_read(struct nd_connection *connection)
+/* Reads once. True: a whole lead came, and no more had been asked for. */
+static bool connection_read(struct nd_connection *connection)
 {
         struct nd_incoming *in = &connection->publisher.in;
         struct iovec iov[ND_PACKET_BODY_BYTES_MAX / ND_BLOCK_BYTES + 3];
@@ -543,14 +544,16 @@ static void connection_read(struct nd_connection *connection)
         uint8_t *buffer;
         size_t n_body;
         size_t n_read;
+        size_t n_asked;
         ssize_t n;
         struct nd_fault fault;
 
         if (connection->closes_after_output) {
                 connection_read_over(connection);
-                return;
+                return false;
         }
         n_body = connection_aim(connection, iov, nd_array_size(iov), &message.msg_iovlen, &buffer);
+        n_asked = n_body == 0 ? iov[0].iov_len : SIZE_MAX;
         n = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         ++connection->server->counters.reads;
         if (n <= 0) {
@@ -558,13 +561,13 @@ static void connection_read(struct nd_connection *connection)
                         nd_connection_mark_closing(connection);
                 else
                         connection_on_read_error(connection, errno);
-                return;
+                return false;
         }
         if (message.msg_flags & MSG_CTRUNC) {
                 nd_fault_set(&fault, NDBUS_EFDS, "fd",
                              "a file descriptor came, and none belongs here");
                 nd_connection_fail(connection, &fault, 0, 0);
-                return;
+                return false;
         }
 
         n_read = (size_t)n;
@@ -578,10 +581,12 @@ static void connection_read(struct nd_connection *connection)
 
                 nd_publisher_received(&connection->publisher, n_gone);
                 connection_feed(connection, buffer + n_gone, n_read - n_gone);
-                return;
+                return false;
         }
         if (connection->n_stash + n_read > 0)
                 connection_feed(connection, buffer, connection->n_stash + n_read);
+        return n_read == n_asked && n_asked < ND_SCRATCH_BYTES && in->message &&
+               connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output;
 }
 
 /* The peer is gone, perhaps without having read all that it was sent, which the kernel reports as an
@@ -591,7 +596,7 @@ static void connection_read_last(struct nd_connection *connection)
         for (unsigned i = 0; i < CONNECTION_LAST_READS_MAX &&
                              connection->state < ND_CONNECTION_CLOSING && !connection->is_held;
              ++i)
-                connection_read(connection);
+                (void)connection_read(connection);
         nd_connection_mark_closing(connection);
 }
 
@@ -608,8 +613,11 @@ static void connection_on_event(uv_poll_t *poll, int status, int events)
                         connection->outbox.is_blocked = false;
                         nd_connection_mark_dirty(connection);
                 }
-                if (events & UV_READABLE)
-                        connection_read(connection);
+                if (events & UV_READABLE) {
+                        /* a lead was awaited and came: its body is there as well */
+                        if (connection_read(connection))
+                                (void)connection_read(connection);
+                }
         }
         nd_server_settle(server);
 }

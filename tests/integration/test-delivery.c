@@ -11,6 +11,7 @@
 #include "protocol/byteorder.h"
 #include "tests/support/bystanders.h"
 
+#define KIB (UINT64_C(1) << 10)
 #define MIB (UINT64_C(1) << 20)
 
 /* A daemon, one who publishes and one who subscribes. */
@@ -588,6 +589,29 @@ Test(delivery, window)
         expect_message(p.subscriber, 1, 7, 0);
         nd_raw_grant(p.subscriber, 1, 1, 2); /* more than is out */
         nd_raw_expect_error(p.subscriber, NDBUS_ECREDIT, true);
+        pair_deinit(&p);
+}
+
+/* Packets of which the window holds one and not another: it grows, or every message would wait for
+ * the one before it to be granted again. */
+Test(delivery, publishing_window_holds_two)
+{
+        const uint64_t n_packet = ND_PRELUDE_BYTES + 100 + 64 * KIB; /* the header takes less */
+        uint64_t most = 0;
+        struct pair p;
+
+        pair_init(&p, false);
+        nd_raw_subscribe(p.subscriber, 1, &(struct nd_raw_subscribe){.pattern = "w"});
+        nd_raw_publish(p.publisher, "w", 40000);
+        expect_message(p.subscriber, 40000, 1, 0);
+        for (uint64_t i = 2; i <= 20; ++i) {
+                while (p.publisher->credit < n_packet)
+                        cr_assert(nd_raw_next(p.publisher));
+                nd_raw_publish(p.publisher, "w", 64 * KIB);
+                expect_message(p.subscriber, 64 * KIB, i, 0);
+                most = nd_max_u64(most, p.publisher->credit);
+        }
+        cr_expect_geq(most, n_packet);
         pair_deinit(&p);
 }
 
