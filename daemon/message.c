@@ -5,7 +5,7 @@
  *
  * A body is a row of arena blocks and an exact tail, filled in order as bytes arrive and sent from
  * where they lie. Small bodies are all tail, and tail and meta share the message's own allocation,
- * so a small message costs one malloc.
+ * so a small message is one allocation, and a recycled one (slab.h).
  *
  * Blocks are taken when bytes arrive for them, not when a body is announced: announcing costs
  * nothing but the charge. They are given back one by one when every receiver is past them and
@@ -16,6 +16,20 @@
 #include <string.h>
 #include "daemon/credit.h"
 #include "daemon/router.h"
+
+int nd_store_init(struct nd_store *store, uint64_t memory_max)
+{
+        *store = (struct nd_store){.memory = {.max_bytes = memory_max}};
+        return nd_arena_init(&store->arena, memory_max);
+}
+
+void nd_store_deinit(struct nd_store *store)
+{
+        nd_assert(store->n_messages == 0);
+        nd_slab_deinit(&store->small_messages);
+        nd_slab_deinit(&store->entries);
+        nd_arena_deinit(&store->arena);
+}
 
 struct nd_header_bytes *nd_header_bytes_new(const void *data, uint32_t n)
 {
@@ -58,9 +72,14 @@ static size_t message_struct_bytes(uint64_t meta_bytes, uint64_t body_bytes)
                message_tail_bytes(body_bytes) + (size_t)meta_bytes;
 }
 
+static bool message_is_small(uint64_t meta_bytes, uint64_t body_bytes)
+{
+        return message_struct_bytes(meta_bytes, body_bytes) <= ND_MESSAGE_SMALL_BYTES;
+}
+
 uint64_t nd_message_cost(uint64_t meta_bytes, uint64_t body_bytes)
 {
-        return message_struct_bytes(meta_bytes, body_bytes) +
+        return nd_max_u64(message_struct_bytes(meta_bytes, body_bytes), ND_MESSAGE_SMALL_BYTES) +
                message_n_blocks(body_bytes) * (uint64_t)ND_BLOCK_BYTES;
 }
 
@@ -73,7 +92,9 @@ struct nd_message *nd_message_new(struct nd_store *store,
         size_t n_blocks = message_n_blocks(prelude->body_bytes);
         size_t n_tail = message_tail_bytes(prelude->body_bytes);
         struct nd_message *message =
-                malloc(message_struct_bytes(prelude->meta_bytes, prelude->body_bytes));
+                message_is_small(prelude->meta_bytes, prelude->body_bytes)
+                        ? nd_slab_take(&store->small_messages, ND_MESSAGE_SMALL_BYTES)
+                        : malloc(message_struct_bytes(prelude->meta_bytes, prelude->body_bytes));
 
         if (!message)
                 return NULL;
@@ -127,7 +148,10 @@ struct nd_message *nd_message_unref(struct nd_message *message)
         nd_header_bytes_unref(message->header);
         nd_topic_unref(message->topic);
         --message->store->n_messages;
-        free(message);
+        if (message_is_small(message->meta_bytes, message->body_bytes))
+                nd_slab_give(&message->store->small_messages, message);
+        else
+                free(message);
         return NULL;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 #include "daemon/arena.h"
 #include "daemon/memory.h"
+#include "daemon/slab.h"
 #include "protocol/list.h"
 #include "protocol/prelude.h"
 
@@ -15,13 +16,23 @@ struct nd_pair;
 struct nd_publisher;
 struct nd_topic;
 
-/* Where bodies live and what they cost. */
+/* A message that takes no more, meta and body included, is of this size, from a slab. */
+#define ND_MESSAGE_SMALL_BYTES 512u
+
+/* Where messages live and what they cost. */
 struct nd_store {
         struct nd_arena arena;
         struct nd_memory memory;
+        struct nd_slab small_messages; /* [ND_MESSAGE_SMALL_BYTES] each */
+        struct nd_slab entries;        /* struct nd_entry, queue.c */
         uint64_t n_messages;
         uint64_t messages_bytes; /* of memory.used_bytes: charged for messages */
 };
+
+/* Return: 0, -ENOMEM */
+int nd_store_init(struct nd_store *store, uint64_t memory_max);
+/* All messages must be gone. */
+void nd_store_deinit(struct nd_store *store);
 
 /* Header bytes as they came, shared by all messages of a steady stream. One thread: plain count. */
 struct nd_header_bytes {

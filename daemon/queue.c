@@ -38,7 +38,7 @@ RB_GENERATE_INTERNAL(
 struct nd_entry *
 nd_entry_new(struct nd_message *message, struct nd_sink *sink, struct nd_subscription *subscription)
 {
-        struct nd_entry *entry = malloc(sizeof(*entry));
+        struct nd_entry *entry = nd_slab_take(&message->store->entries, sizeof(*entry));
 
         if (!entry)
                 return NULL;
@@ -55,15 +55,18 @@ nd_entry_new(struct nd_message *message, struct nd_sink *sink, struct nd_subscri
 
 struct nd_entry *nd_entry_free(struct nd_entry *entry)
 {
+        struct nd_store *store;
+
         if (!entry)
                 return NULL;
         nd_assert(entry->state != ND_ENTRY_QUEUED);
+        store = entry->message->store;
         nd_list_unlink(&entry->in_queue);
         nd_list_unlink(&entry->in_message);
         if (entry->is_old)
-                nd_memory_discharge(&entry->message->store->memory, ND_ENTRY_COST_BYTES);
+                nd_memory_discharge(&store->memory, ND_ENTRY_COST_BYTES);
         nd_message_unref(entry->message);
-        free(entry);
+        nd_slab_give(&store->entries, entry);
         return NULL;
 }
 

@@ -359,14 +359,13 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         server->now_ns = uv_hrtime();
         server->started_ns = server->now_ns;
-        server->store.memory.max_bytes = options->memory_max;
 
         /* what is freed below the blocks' size goes back at once when there is much of it, and is
          * never mapped one by one */
         (void)mallopt(M_MMAP_THRESHOLD, 1 << 20);
         (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 
-        r = nd_arena_init(&server->store.arena, options->memory_max);
+        r = nd_store_init(&server->store, options->memory_max);
         if (r == 0)
                 r = nd_router_init(&server->router);
         if (r == 0)
@@ -470,7 +469,7 @@ void nd_server_deinit(struct nd_server *server)
         uv_run(&server->loop, UV_RUN_DEFAULT);
         nd_assert(uv_loop_close(&server->loop) == 0);
         nd_router_deinit(&server->router);
-        nd_arena_deinit(&server->store.arena);
+        nd_store_deinit(&server->store);
         nd_assert(server->store.memory.used_bytes == 0);
         if (server->reserve_fd >= 0)
                 close(server->reserve_fd);

@@ -20,9 +20,9 @@ struct world {
 
 static void world_init(struct world *w, uint64_t bytes_max)
 {
-        *w = (struct world){.store = {.memory = {.max_bytes = bytes_max}}};
+        *w = (struct world){0};
         cr_assert_eq(nd_router_init(&w->router), 0);
-        cr_assert_eq(nd_arena_init(&w->store.arena, bytes_max), 0);
+        cr_assert_eq(nd_store_init(&w->store, bytes_max), 0);
         w->topic = nd_router_topic(&w->router, "t", 1);
         w->header = nd_header_bytes_new("header", 6);
         cr_assert(w->topic && w->header);
@@ -36,7 +36,7 @@ static void world_deinit(struct world *w)
         nd_header_bytes_unref(w->header);
         nd_topic_unref(w->topic);
         nd_router_deinit(&w->router);
-        nd_arena_deinit(&w->store.arena); /* asserts that no block is out */
+        nd_store_deinit(&w->store); /* asserts that no block is out */
 }
 
 static struct nd_message *make(struct world *w, uint64_t body_bytes)

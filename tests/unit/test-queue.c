@@ -32,9 +32,10 @@ struct world {
 
 static void world_init(struct world *w)
 {
-        *w = (struct world){.store = {.memory = {.max_bytes = UINT64_C(1) << 40}}};
+        *w = (struct world){0};
         cr_assert_eq(nd_router_init(&w->router), 0);
-        cr_assert_eq(nd_arena_init(&w->store.arena, 1 << 20), 0);
+        cr_assert_eq(nd_store_init(&w->store, 1 << 20), 0);
+        w->store.memory.max_bytes = UINT64_C(1) << 40;
         for (size_t i = 0; i < TOPICS_N; ++i) {
                 char name[] = {(char)('a' + i), '\0'};
 
@@ -51,7 +52,7 @@ static void world_deinit(struct world *w)
                 nd_topic_unref(w->topics[i]);
         cr_expect_eq(w->store.n_messages, 0, "%" PRIu64 " messages are left", w->store.n_messages);
         nd_router_deinit(&w->router);
-        nd_arena_deinit(&w->store.arena);
+        nd_store_deinit(&w->store);
 }
 
 /* number identifies it; its bytes are never written, so they may be as many as one likes */
