@@ -99,6 +99,7 @@ struct nd_input {
         size_t end;
         size_t n_max;
         size_t n_wanted;        /* bytes that the next packet needs at least */
+        bool is_dry;            /* the last read took all that the socket had */
         struct nd_stream *body; /* that the packet at hand brings bytes of; NULL: none */
         uint64_t body_left;     /* of this packet */
         struct nd_stream whole; /* the body of a message that comes in one packet */

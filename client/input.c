@@ -36,6 +36,7 @@ void nd_input_reset(struct ndbus *bus)
         input->start = input->end = 0;
         input->n_wanted = 0;
         input->is_large = false;
+        input->is_dry = false;
 }
 
 void nd_input_deinit(struct ndbus *bus)
@@ -176,6 +177,7 @@ int nd_input_read(struct ndbus *bus)
         struct iovec iov[INPUT_PIECES + 1];
         struct msghdr msg = {.msg_iov = iov};
         uint64_t n_direct = 0;
+        uint64_t n_asked;
         size_t n_iov = 0, n_ahead = 0;
         ssize_t n;
 
@@ -190,6 +192,7 @@ int nd_input_read(struct ndbus *bus)
                 }
                 iov[n_iov++] = (struct iovec){input->data + input->end, n_ahead};
         }
+        n_asked = n_direct + n_ahead;
         do {
                 if (n_iov == 1) {
                         n = recv(nd_bus_socket(bus), iov[0].iov_base, iov[0].iov_len, 0);
@@ -199,6 +202,7 @@ int nd_input_read(struct ndbus *bus)
                 }
         } while (n < 0 && errno == EINTR);
 
+        input->is_dry = n < 0 || (uint64_t)n < n_asked;
         if (n > 0) {
                 input_take(bus, (uint64_t)n, n_direct);
                 return 1;

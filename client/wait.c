@@ -8,8 +8,9 @@
  * two ends that both wait for room can always go on. While it waits it also asks whether the
  * daemon lives, grants what was taken, and makes a lost connection anew.
  *
- * Reading is tried before poll() is asked: when messages flow, they are there, and that saves a
- * system call for each.
+ * Reading is tried before poll() is asked as long as the socket gives all that is asked for. A read
+ * that got less has emptied it: then poll() comes first, or each message of a slow flow would cost a
+ * read in vain.
  */
 
 #include <limits.h>
@@ -17,7 +18,7 @@
 #include "client/bus.h"
 #include "client/detail.h"
 
-int nd_bus_move(struct ndbus *bus)
+static int bus_move(struct ndbus *bus, bool want_read)
 {
         struct nd_connection *c = &bus->connection;
         uint64_t generation = c->generation;
@@ -29,12 +30,17 @@ int nd_bus_move(struct ndbus *bus)
         nd_connection_advance(bus);
         if (c->state >= ND_STATE_WELCOME) {
                 nd_connection_send(bus);
-                if (c->state >= ND_STATE_WELCOME)
+                if (want_read && c->state >= ND_STATE_WELCOME)
                         r = nd_input_read(bus);
         }
         if (c->state == ND_STATE_READY && bus->offline.n > 0)
                 nd_offline_step(bus);
         return r || c->generation != generation || c->state != state || bus->offline.n != n_offline;
+}
+
+int nd_bus_move(struct ndbus *bus)
+{
+        return bus_move(bus, true);
 }
 
 /* Pings when it is time, and gives a daemon up that did not answer one. */
@@ -112,11 +118,12 @@ static int wait_ms(uint64_t now, uint64_t until)
 
 int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
 {
+        const bool is_dry = bus->input.is_dry;
         struct pollfd p[2];
         uint64_t now, until;
         int r;
 
-        if (nd_bus_move(bus))
+        if (bus_move(bus, !is_dry))
                 return 1;
 
         now = nd_clock_ns();
@@ -126,7 +133,7 @@ int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
         }
         wait_check_life(bus, now);
         if (now >= deadline_ns)
-                return 0;
+                return is_dry ? nd_bus_move(bus) : 0;
 
         /* descriptors that are not there are -1, and passed over */
         p[0] = (struct pollfd){.fd = nd_bus_socket(bus), .events = nd_bus_events(bus, want_send)};
