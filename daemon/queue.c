@@ -249,7 +249,7 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
                 case ND_POLICY_DROP_NEWEST:
                         return queue_refuse(queue, entry, ND_DROP_NEWEST, ND_QUEUE_E_DROPPED);
                 case ND_POLICY_DISCONNECT:
-                        return queue_refuse(queue, entry, ND_DROP_NEWEST, ND_QUEUE_E_OVERFLOW);
+                        return queue_refuse(queue, entry, ND_DROP_ENDED, ND_QUEUE_E_OVERFLOW);
                 case ND_POLICY_BLOCK:
                         queue_append_over(queue, entry);
                         return ND_QUEUE_E_OVER;

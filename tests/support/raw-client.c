@@ -664,6 +664,34 @@ nd_raw_stat_subscription(struct nd_raw *raw, uint64_t source, uint32_t id, const
         nd_harness_fail(raw->harness, "STATS does not know subscription %u", id);
 }
 
+static bool is_text(const msgpack_object *one, const char *key, const char *text)
+{
+        const msgpack_object_str *str = &map_find(one, key)->via.str;
+
+        return str->size == strlen(text) && memcmp(str->ptr, text, str->size) == 0;
+}
+
+uint64_t
+nd_raw_stat_group(struct nd_raw *raw, const char *pattern, const char *group, const char *name)
+{
+        struct raw_stats stats;
+        const msgpack_object *list;
+
+        raw_stats_init(raw, &stats);
+        list = map_find(&stats.map.data, "groups");
+        for (uint32_t i = 0; i < list->via.array.size; ++i) {
+                const msgpack_object *one = &list->via.array.ptr[i];
+
+                if (is_text(one, "pattern", pattern) && is_text(one, "group", group)) {
+                        uint64_t value = map_number(one, name);
+
+                        raw_stats_deinit(&stats);
+                        return value;
+                }
+        }
+        nd_harness_fail(raw->harness, "STATS does not know group %s", group);
+}
+
 static void check_subscription(struct nd_raw *raw, const msgpack_object *one)
 {
         const msgpack_object *by = map_find(one, "dropped_by");

@@ -132,6 +132,9 @@ void nd_raw_message_free(struct nd_raw_message *message);
 uint64_t nd_raw_stat(struct nd_raw *raw, const char *part, const char *name);
 uint64_t
 nd_raw_stat_subscription(struct nd_raw *raw, uint64_t source, uint32_t id, const char *name);
+/** The same of a group, all of its members together. */
+uint64_t
+nd_raw_stat_group(struct nd_raw *raw, const char *pattern, const char *group, const char *name);
 
 /** Fails the test unless for every subscription matched = delivered + dropped + queued, and dropped
  * is the sum of its reasons. */
