@@ -3,8 +3,8 @@
 /*
  * T26: messages longer than 32 bits can count, and a large one to many
  *
- * P repeats every 256 bytes, so the publisher's array of gigabytes is one megabyte of memory that
- * is mapped again and again; only the receiver has it whole. It is compared with P, whose digest
+ * The publisher's array is a little memory that is mapped again and again; only the receiver has it
+ * whole. It is compared with P, whose digest
  * test-pattern.c knows. Meanwhile the daemon must not keep what has been passed on.
  *
  * Each size goes over one transport, and with NDBUS_TEST_LARGE set over both: that takes minutes
@@ -12,23 +12,19 @@
  * small: status 77.
  */
 
-#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "tests/support/client.h"
 #include "tests/support/pattern.h"
 #include "tests/support/raw-client.h"
 
 #define MIB           (UINT64_C(1) << 20)
 #define GIB           (UINT64_C(1) << 30)
-#define STRIPE_BYTES  (8 * MIB)
 #define DAEMON_MIB    64
 #define AVAILABLE_MIB (8 * 1024)
 #define READERS_N     8u
@@ -49,30 +45,6 @@ static uint64_t available_mib(void)
         return kib / 1024;
 }
 
-/* n bytes of P in the memory of one stripe. */
-static uint8_t *pattern_map(uint64_t n)
-{
-        uint64_t n_mapped = (n + STRIPE_BYTES - 1) / STRIPE_BYTES * STRIPE_BYTES;
-        int fd = memfd_create("pattern", MFD_CLOEXEC);
-        uint8_t *all = mmap(NULL, n_mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-        if (fd < 0 || ftruncate(fd, STRIPE_BYTES) != 0 || all == MAP_FAILED)
-                nd_harness_fail(NULL, "no memory for P: %s", strerror(errno));
-        for (uint64_t at = 0; at < n_mapped; at += STRIPE_BYTES) {
-                if (mmap(all + at, STRIPE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
-                         0) == MAP_FAILED)
-                        nd_harness_fail(NULL, "mmap: %s", strerror(errno));
-        }
-        close(fd);
-        nd_pattern_fill(all, 0, STRIPE_BYTES);
-        return all;
-}
-
-static void pattern_unmap(uint8_t *all, uint64_t n)
-{
-        munmap(all, (n + STRIPE_BYTES - 1) / STRIPE_BYTES * STRIPE_BYTES);
-}
-
 struct publishing {
         struct nd_harness *harness;
         const struct nd_transport *transport;
@@ -83,7 +55,7 @@ static void *publish(void *userdata)
 {
         const struct publishing *p = userdata;
         struct ndbus *bus = nd_client_open(p->harness, p->transport, NULL);
-        uint8_t *memory = pattern_map(p->n_bytes);
+        uint8_t *memory = nd_pattern_map(p->n_bytes);
         int64_t shape = (int64_t)p->n_bytes;
         struct ndbus_array array = {.data = memory, .dtype = "uint8", .ndim = 1, .shape = &shape};
         int r = ndbus_publish(bus, "large", &array, 1, NULL);
@@ -91,7 +63,7 @@ static void *publish(void *userdata)
         if (r)
                 nd_harness_fail(NULL, "publish: %s: %s", ndbus_errname(r), ndbus_detail());
         nd_client_close(bus);
-        pattern_unmap(memory, p->n_bytes);
+        nd_pattern_unmap(memory, p->n_bytes);
         return NULL;
 }
 

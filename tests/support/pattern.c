@@ -15,12 +15,16 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/base.h"
 
 #define PATTERN_PERIOD      256u
 #define PATTERN_BLOCK_BYTES (64u * 1024u)
+
+/* P repeats, so an array of gigabytes can be one piece of memory that is mapped again and again. */
+#define PATTERN_STRIPE_BYTES (UINT64_C(8) << 20)
 
 extern char **environ;
 
@@ -77,6 +81,41 @@ static bool write_all(int fd, const uint8_t *bytes, size_t n)
                 n -= (size_t)written;
         }
         return true;
+}
+
+static uint64_t pattern_mapped_bytes(uint64_t n)
+{
+        return (n + PATTERN_STRIPE_BYTES - 1) / PATTERN_STRIPE_BYTES * PATTERN_STRIPE_BYTES;
+}
+
+void *nd_pattern_map(uint64_t n)
+{
+        uint64_t n_mapped = pattern_mapped_bytes(n);
+        int fd = memfd_create("pattern", MFD_CLOEXEC);
+        uint8_t *all;
+
+        if (fd < 0)
+                return NULL;
+        all = mmap(NULL, n_mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (all == MAP_FAILED || ftruncate(fd, PATTERN_STRIPE_BYTES) != 0) {
+                close(fd);
+                return NULL;
+        }
+        for (uint64_t at = 0; at < n_mapped; at += PATTERN_STRIPE_BYTES) {
+                if (mmap(all + at, PATTERN_STRIPE_BYTES, PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+                        close(fd);
+                        return NULL;
+                }
+        }
+        close(fd);
+        nd_pattern_fill(all, 0, PATTERN_STRIPE_BYTES);
+        return all;
+}
+
+void nd_pattern_unmap(void *bytes, uint64_t n)
+{
+        munmap(bytes, pattern_mapped_bytes(n));
 }
 
 void nd_sha256(const void *bytes, size_t n, char ret_hex[65])
