@@ -43,7 +43,7 @@ static void connection_on_event(uv_poll_t *poll, int status, int events);
 
 static void connection_describe(struct nd_connection *connection)
 {
-        struct ucred who;
+        struct ucred who = {0};
         socklen_t n = sizeof(who);
         struct sockaddr_storage address;
         char host[64];
@@ -52,6 +52,7 @@ static void connection_describe(struct nd_connection *connection)
                 if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0)
                         snprintf(connection->peer, sizeof(connection->peer), "unix uid=%u pid=%d",
                                  who.uid, who.pid);
+                connection->peer_pid = who.pid;
                 return;
         }
         n = sizeof(address);
@@ -106,6 +107,8 @@ int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t ref
         RB_INIT(&connection->subscriptions);
         nd_publisher_init(&connection->publisher, connection);
         nd_outbox_init(&connection->outbox, connection);
+        nd_lender_init(&connection->lender);
+        nd_holder_init(&connection->holder);
         connection_tune(connection);
         connection_describe(connection);
 
@@ -221,10 +224,16 @@ void nd_connection_close(struct nd_connection *connection)
         nd_request_unwatch_all(connection);
         nd_publisher_deinit(&connection->publisher);
         nd_outbox_deinit(&connection->outbox);
+        nd_lender_deinit(&connection->lender);
+        nd_holder_deinit(&connection->holder);
+        nd_descriptors_deinit(&connection->descriptors, &server->closer);
         nd_connection_unstash(connection);
         connection->state = ND_CONNECTION_CLOSED;
         uv_poll_stop(&connection->poll);
-        close(connection->fd);
+        if (connection->is_tcp)
+                close(connection->fd);
+        else
+                nd_closer_close_socket(&server->closer, connection->fd);
         uv_close((uv_handle_t *)&connection->poll, connection_on_closed);
 }
 
@@ -253,23 +262,40 @@ static int connection_check_handshake(const struct nd_connection *connection,
                             nd_kind_name(data[0]), is_before ? "before" : "after");
 }
 
+/* It has been answered; but for the blocks that it gives back, what still comes is of no interest. */
+static int connection_take_late(struct nd_connection *connection,
+                                const struct nd_packet *packet,
+                                struct nd_fault *fault)
+{
+        const struct nd_prelude *prelude = &packet->prelude;
+        int fd;
+
+        if (prelude->kind == ND_KIND_RELEASE)
+                return nd_ledger_release(connection, packet, fault);
+        if (prelude->kind == ND_KIND_PUBLISH || prelude->kind == ND_KIND_CHUNK)
+                connection->publisher.in.packet_left = nd_prelude_inline_bytes(prelude);
+        if (prelude->flags & ND_FLAG_FD) {
+                fd = nd_descriptors_take(&connection->descriptors);
+                nd_closer_close(&connection->server->closer, &fd, fd >= 0);
+        }
+        return 0;
+}
+
 static int connection_take_packet(struct nd_connection *connection,
                                   const struct nd_packet *packet,
                                   struct nd_fault *fault)
 {
         const struct nd_prelude *prelude = &packet->prelude;
 
-        if (connection->state == ND_CONNECTION_GOODBYE) {
-                /* it has been answered; what still comes is of no interest */
-                if (prelude->kind == ND_KIND_PUBLISH || prelude->kind == ND_KIND_CHUNK)
-                        connection->publisher.in.packet_left = nd_prelude_inline_bytes(prelude);
-                return 0;
-        }
+        if (connection->state == ND_CONNECTION_GOODBYE)
+                return connection_take_late(connection, packet, fault);
         switch (prelude->kind) {
         case ND_KIND_PUBLISH:
-                connection->last_lead_bytes = prelude->body_bytes >= CONNECTION_LEAD_BYTES
-                                                      ? prelude->header_bytes + prelude->meta_bytes
-                                                      : 0;
+                connection->last_lead_bytes =
+                        !(prelude->flags & ND_FLAG_BODY_IN_BLOCK) &&
+                                        prelude->body_bytes >= CONNECTION_LEAD_BYTES
+                                ? prelude->header_bytes + prelude->meta_bytes
+                                : 0;
                 return nd_publisher_publish(&connection->publisher, packet, fault);
         case ND_KIND_CHUNK:
                 return nd_publisher_chunk(&connection->publisher, prelude, fault);
@@ -292,6 +318,7 @@ static size_t connection_take(struct nd_connection *connection,
                 .direction = ND_FROM_CLIENT,
                 .header_bytes_max = (uint32_t)connection->server->options.header_max,
                 .meta_bytes_max = (uint32_t)connection->server->options.meta_max,
+                .features = connection->features,
         };
         struct nd_packet packet;
         struct nd_fault fault;
@@ -326,6 +353,7 @@ static size_t connection_take(struct nd_connection *connection,
                         kind = packet.prelude.kind;
                         sequence = packet.prelude.sequence;
                         r = connection_take_packet(connection, &packet, &fault);
+                        limits.features = connection->features; /* CONNECT settles them */
                         i += packet.n_bytes;
                 }
                 if (r < 0) {
@@ -445,12 +473,26 @@ static void connection_feed(struct nd_connection *connection, const uint8_t *dat
                 connection->n_stash = 0;
 }
 
+/* Between packets none is waiting for the packet that takes it: it was not announced. */
+static void connection_check_descriptors(struct nd_connection *connection)
+{
+        struct nd_fault fault;
+
+        if (connection->descriptors.n == 0 || connection->n_stash > 0 ||
+            connection->publisher.in.packet_left > 0)
+                return;
+        nd_descriptors_deinit(&connection->descriptors, &connection->server->closer);
+        nd_fault_set(&fault, NDBUS_EFDS, "fd", "a file descriptor came, and no packet took it");
+        nd_connection_fail(connection, &fault, 0, 0);
+}
+
 void nd_connection_resume(struct nd_connection *connection)
 {
         if (!connection->is_held || nd_outbox_is_full(&connection->outbox))
                 return;
         connection->is_held = false;
         connection_feed(connection, connection->stash, connection->n_stash);
+        connection_check_descriptors(connection);
         nd_connection_update_events(connection);
 }
 
@@ -522,17 +564,49 @@ static void connection_on_read_error(struct nd_connection *connection, int error
         nd_connection_mark_closing(connection);
 }
 
+/**
+ * connection_receive() - one recvmsg()
+ * @ret_r:  0; NDBUS_EFDS if descriptors came that cannot be taken, and @fault is filled
+ *
+ * Return: bytes; 0 if there is nothing to be done: none are there, or the peer is gone
+ */
+static size_t connection_receive(struct nd_connection *connection,
+                                 struct iovec *iov,
+                                 size_t n_iov,
+                                 int *ret_r,
+                                 struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        union nd_descriptors_room room;
+        struct msghdr message = {.msg_iov = iov, .msg_iovlen = n_iov};
+        ssize_t n;
+
+        if (!connection->is_tcp) {
+                message.msg_control = &room;
+                message.msg_controllen = sizeof(room);
+        }
+        n = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        ++server->counters.reads;
+        if (n <= 0) {
+                if (n == 0)
+                        nd_connection_mark_closing(connection);
+                else
+                        connection_on_read_error(connection, errno);
+                return 0;
+        }
+        *ret_r = nd_descriptors_add(&connection->descriptors, &server->closer, &message,
+                                    connection->features & ND_FEATURE_SHM, fault);
+        return (size_t)n;
+}
+
 /* Nothing that it says matters any more but that it closes. */
 static void connection_read_over(struct nd_connection *connection)
 {
-        ssize_t n =
-                recv(connection->fd, connection->server->scratch, ND_SCRATCH_BYTES, MSG_DONTWAIT);
+        struct iovec iov = {connection->server->scratch, ND_SCRATCH_BYTES};
+        int r;
 
-        ++connection->server->counters.reads;
-        if (n == 0)
-                nd_connection_mark_closing(connection);
-        else if (n < 0)
-                connection_on_read_error(connection, errno);
+        (void)connection_receive(connection, &iov, 1, &r, NULL);
+        nd_descriptors_deinit(&connection->descriptors, &connection->server->closer);
 }
 
 /* Reads once. True: a whole lead came, and no more had been asked for. */
@@ -540,37 +614,28 @@ static bool connection_read(struct nd_connection *connection)
 {
         struct nd_incoming *in = &connection->publisher.in;
         struct iovec iov[ND_PACKET_BODY_BYTES_MAX / ND_BLOCK_BYTES + 3];
-        struct msghdr message = {.msg_iov = iov};
+        size_t n_iov;
         uint8_t *buffer;
         size_t n_body;
         size_t n_read;
         size_t n_asked;
-        ssize_t n;
         struct nd_fault fault;
+        int r;
 
         if (connection->closes_after_output) {
                 connection_read_over(connection);
                 return false;
         }
-        n_body = connection_aim(connection, iov, nd_array_size(iov), &message.msg_iovlen, &buffer);
+        n_body = connection_aim(connection, iov, nd_array_size(iov), &n_iov, &buffer);
         n_asked = n_body == 0 ? iov[0].iov_len : SIZE_MAX;
-        n = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-        ++connection->server->counters.reads;
-        if (n <= 0) {
-                if (n == 0)
-                        nd_connection_mark_closing(connection);
-                else
-                        connection_on_read_error(connection, errno);
+        n_read = connection_receive(connection, iov, n_iov, &r, &fault);
+        if (n_read == 0)
                 return false;
-        }
-        if (message.msg_flags & MSG_CTRUNC) {
-                nd_fault_set(&fault, NDBUS_EFDS, "fd",
-                             "a file descriptor came, and none belongs here");
+        if (r < 0) {
                 nd_connection_fail(connection, &fault, 0, 0);
                 return false;
         }
 
-        n_read = (size_t)n;
         if (n_body > 0) {
                 size_t n_placed = nd_min_u64(n_body, n_read);
 
@@ -581,10 +646,12 @@ static bool connection_read(struct nd_connection *connection)
 
                 nd_publisher_received(&connection->publisher, n_gone);
                 connection_feed(connection, buffer + n_gone, n_read - n_gone);
+                connection_check_descriptors(connection);
                 return false;
         }
         if (connection->n_stash + n_read > 0)
                 connection_feed(connection, buffer, connection->n_stash + n_read);
+        connection_check_descriptors(connection);
         return n_read == n_asked && n_asked < ND_SCRATCH_BYTES && in->message &&
                connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output;
 }
@@ -675,7 +742,8 @@ void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns)
                 connection_expire(connection);
                 return;
         }
-        if (outbox->half.is_active && !nd_list_is_empty(&server->memory_waiters) &&
+        if (outbox->half.is_active && connection->holder.n_held == 0 &&
+            !nd_list_is_empty(&server->memory_waiters) &&
             now_ns - outbox->last_move_ns >= CONNECTION_HALF_MS * UINT64_C(1000000)) {
                 nd_log(ND_LOG_WARNING,
                        "closing connection peer=\"%s\" client=\"%s\": memory is short and it has "

@@ -6,6 +6,8 @@
  */
 
 #include <uv.h>
+#include "daemon/descriptors.h"
+#include "daemon/ledger.h"
 #include "daemon/outbox.h"
 #include "daemon/publisher.h"
 #include "protocol/url.h"
@@ -51,9 +53,11 @@ struct nd_connection {
         uint8_t refuse_reason;
         uint64_t deadline_ns; /* of hello and CONNECT, or of the last words; 0: none */
         uint64_t source;
-        uint64_t pid;    /* as it says */
-        char client[64]; /* as it says; printable */
-        char peer[128];  /* address or pid and uid, for the operator */
+        uint64_t pid;      /* as it says */
+        char client[64];   /* as it says; printable */
+        char peer[128];    /* address or pid and uid, for the operator */
+        pid_t peer_pid;    /* as the kernel says; 0: not known */
+        uint32_t features; /* enum nd_feature, of both ends */
 
         /* bytes of a packet that is not whole yet; more than it can hold is charged */
         uint8_t *stash;
@@ -64,6 +68,9 @@ struct nd_connection {
 
         struct nd_publisher publisher;
         struct nd_outbox outbox;
+        struct nd_descriptors descriptors; /* that came and wait for their packet */
+        struct nd_lender lender;
+        struct nd_holder holder;
         struct nd_subscription_tree subscriptions;
         size_t n_subscriptions;
         uint32_t last_subscription; /* highest number used: they are never used again */

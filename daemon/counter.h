@@ -34,6 +34,11 @@
         XX(dropped_ended, "deliveries dropped because their subscription ended")                   \
         XX(retain_full, "messages delivered but not retained for want of room")                    \
         XX(body_bytes_copied, "body bytes of messages over 64 KiB that were copied in memory")     \
+        XX(shm_segments, "segments of shared memory announced by publishers")                      \
+        XX(shm_refused, "segments refused: look for shm-max and the file descriptor limit")        \
+        XX(shm_messages, "messages published in shared memory")                                    \
+        XX(shm_deliveries, "deliveries of which no body byte was sent: they lie in shared memory") \
+        XX(shm_fallback, "deliveries sent by the socket to clients that hold too many blocks")     \
         XX(reads, "system calls that read")                                                        \
         XX(writes, "system calls that wrote")
 

@@ -118,6 +118,19 @@ int nd_group_finish(struct nd_subscription *member,
         return 0;
 }
 
+void nd_group_drop(struct nd_entry *entry)
+{
+        struct nd_subscription *member = entry->subscription;
+        struct nd_sink *sink = entry->sink;
+
+        --member->n_assigned;
+        member->n_assigned_bytes -= entry->message->body_bytes;
+        group_forget(sink, entry);
+        nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+        ++sink->queue.gap_tail;
+        nd_entry_free(entry);
+}
+
 /* Puts one entry back at the head of the queue. */
 static void group_return(struct nd_sink *sink, struct nd_entry *entry)
 {

@@ -24,5 +24,8 @@ int nd_group_finish(struct nd_subscription *member,
                     size_t n_numbers,
                     struct nd_fault *fault);
 
+/* An entry that was assigned to a member is dropped: there is no memory to send it from. */
+void nd_group_drop(struct nd_entry *entry);
+
 /* A member leaves: what it had not finished goes to others, marked if it had begun. */
 void nd_group_leave(struct nd_subscription *member);

@@ -85,11 +85,12 @@ void nd_log_limited(struct nd_log_limit *limit,
                     const char *format,
                     ...)
 {
+        uint64_t period_ns = limit->period_ns ? limit->period_ns : UINT64_C(1000000000);
         va_list args;
 
         if (!nd_log_wants(level))
                 return;
-        if (limit->last_ns != 0 && now_ns - limit->last_ns < UINT64_C(1000000000)) {
+        if (limit->last_ns != 0 && now_ns - limit->last_ns < period_ns) {
                 ++limit->n_left_out;
                 return;
         }

@@ -19,8 +19,9 @@ enum nd_log_level {
         ND_LOG_DEBUG = 7,
 };
 
-/* At most one line a second; the next one says how many were left out. */
+/* At most one line in so long; the next one says how many were left out. */
 struct nd_log_limit {
+        uint64_t period_ns; /* 0: a second */
         uint64_t last_ns;
         uint64_t n_left_out;
 };

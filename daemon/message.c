@@ -10,12 +10,16 @@
  * Blocks are taken when bytes arrive for them, not when a body is announced: announcing costs
  * nothing but the charge. They are given back one by one when every receiver is past them and
  * nobody will begin from the first byte any more.
+ *
+ * A body that lies in shared memory is complete from the start, has no arena blocks, and is all tail,
+ * once somebody needs to read it.
  */
 
 #include "daemon/message.h"
 #include <string.h>
 #include "daemon/credit.h"
 #include "daemon/router.h"
+#include "daemon/share.h"
 
 int nd_store_init(struct nd_store *store, uint64_t memory_max)
 {
@@ -87,14 +91,16 @@ struct nd_message *nd_message_new(struct nd_store *store,
                                   const struct nd_prelude *prelude,
                                   struct nd_header_bytes *header,
                                   struct nd_topic *topic,
-                                  const uint8_t *meta)
+                                  const uint8_t *meta,
+                                  struct nd_block *block)
 {
-        size_t n_blocks = message_n_blocks(prelude->body_bytes);
-        size_t n_tail = message_tail_bytes(prelude->body_bytes);
+        uint64_t n_here = block ? 0 : prelude->body_bytes; /* body bytes kept by the daemon */
+        size_t n_blocks = message_n_blocks(n_here);
+        size_t n_tail = message_tail_bytes(n_here);
+        bool is_small = message_is_small(prelude->meta_bytes, n_here);
         struct nd_message *message =
-                message_is_small(prelude->meta_bytes, prelude->body_bytes)
-                        ? nd_slab_take(&store->small_messages, ND_MESSAGE_SMALL_BYTES)
-                        : malloc(message_struct_bytes(prelude->meta_bytes, prelude->body_bytes));
+                is_small ? nd_slab_take(&store->small_messages, ND_MESSAGE_SMALL_BYTES)
+                         : malloc(message_struct_bytes(prelude->meta_bytes, n_here));
 
         if (!message)
                 return NULL;
@@ -102,6 +108,7 @@ struct nd_message *nd_message_new(struct nd_store *store,
         *message = (struct nd_message){
                 .store = store,
                 .n_refs = 1,
+                .is_small = is_small,
                 .is_retained = prelude->flags & ND_FLAG_RETAINED,
                 .meta_bytes = prelude->meta_bytes,
                 .body_bytes = prelude->body_bytes,
@@ -121,6 +128,11 @@ struct nd_message *nd_message_new(struct nd_store *store,
                 memcpy(message->meta, meta, prelude->meta_bytes);
         nd_list_init(&message->entries);
         nd_list_init(&message->in_publisher);
+        if (block) {
+                message->block = nd_block_want(block);
+                message->received_bytes = message->body_bytes;
+                message->tail = NULL;
+        }
         ++store->n_messages;
         return message;
 }
@@ -147,12 +159,20 @@ struct nd_message *nd_message_unref(struct nd_message *message)
         }
         nd_header_bytes_unref(message->header);
         nd_topic_unref(message->topic);
+        nd_block_unwant(message->block);
         --message->store->n_messages;
-        if (message_is_small(message->meta_bytes, message->body_bytes))
+        if (message->is_small)
                 nd_slab_give(&message->store->small_messages, message);
         else
                 free(message);
         return NULL;
+}
+
+bool nd_message_reach(struct nd_message *message)
+{
+        if (!message->tail)
+                message->tail = nd_block_bytes(message->block);
+        return message->tail;
 }
 
 bool nd_message_charge(struct nd_message *message)
@@ -177,9 +197,9 @@ message_at(const struct nd_message *message, uint64_t at, uint64_t to, size_t *r
         size_t i_block = (size_t)(at / ND_BLOCK_BYTES);
         size_t offset = (size_t)(at % ND_BLOCK_BYTES);
 
-        if (i_block == message->n_blocks) {
+        if (i_block >= message->n_blocks) {
                 *ret_n = (size_t)(to - at);
-                return message->tail + offset;
+                return message->tail + (at - message->n_blocks * (uint64_t)ND_BLOCK_BYTES);
         }
         *ret_n = (size_t)nd_min_u64(to - at, ND_BLOCK_BYTES - offset);
         return message->blocks[i_block] ? message->blocks[i_block] + offset : NULL;

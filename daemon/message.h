@@ -12,6 +12,7 @@
 #include "protocol/list.h"
 #include "protocol/prelude.h"
 
+struct nd_block;
 struct nd_pair;
 struct nd_publisher;
 struct nd_topic;
@@ -53,6 +54,7 @@ struct nd_message {
         bool is_complete; /* the last byte is here: published */
         bool is_retained; /* published with retain */
         bool is_charged;
+        bool is_small; /* from the slab */
         uint32_t meta_bytes;
         uint64_t body_bytes;
         uint64_t received_bytes;  /* of the body */
@@ -73,11 +75,14 @@ struct nd_message {
         bool is_over;                   /* counted in nd_publisher.n_over */
         bool is_clearing;               /* nothing in it: clears the topic's retained value */
         struct nd_list entries;         /* nd_entry.in_message: every queue that holds it */
+        struct nd_block *block;         /* wanted: its body lies there; or NULL */
         size_t n_blocks;
         size_t n_blocks_freed; /* from the start: nobody needs them any more */
         uint8_t **blocks;      /* [n_blocks], NULL where nothing has arrived yet */
         uint8_t *meta;
-        uint8_t *tail; /* what does not fill a block */
+        uint8_t *
+                tail; /* what does not fill a block; of a body in a block of shared memory all of it,
+                        * NULL until nd_message_reach() */
 };
 
 /* What a message of these sizes is charged, without its header and its places in queues. */
@@ -91,6 +96,7 @@ void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes);
  * @header: a reference is taken
  * @topic:  a reference is taken
  * @meta:   [prelude->meta_bytes], copied
+ * @block:  of shared memory, where its body is already; or NULL
  *
  * Return: NULL if there is no memory
  */
@@ -98,9 +104,13 @@ struct nd_message *nd_message_new(struct nd_store *store,
                                   const struct nd_prelude *prelude,
                                   struct nd_header_bytes *header,
                                   struct nd_topic *topic,
-                                  const uint8_t *meta);
+                                  const uint8_t *meta,
+                                  struct nd_block *block);
 struct nd_message *nd_message_ref(struct nd_message *message);
 struct nd_message *nd_message_unref(struct nd_message *message);
+
+/* Makes the body of a message readable. false: its segment cannot be mapped */
+bool nd_message_reach(struct nd_message *message);
 
 /* Charges the whole message; once. */
 bool nd_message_charge(struct nd_message *message);

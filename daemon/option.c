@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/fault.h"
+#include "protocol/shm/room.h"
 
 enum option_kind {
         OPTION_SIZE,
@@ -77,7 +78,7 @@ static void option_print_help(void)
                 int n = printf("  --%s %s", row->name, units[row->kind]);
 
                 printf("%*s%s", n < 26 ? 27 - n : 1, "", row->help);
-                if (row->usual != 0)
+                if (row->usual != ND_OPTION_DERIVED)
                         printf("; default %" PRIu64, row->usual);
                 printf("\n");
         }
@@ -86,49 +87,12 @@ static void option_print_help(void)
                "SIZE is in bytes, or with suffix K, M, G or T in powers of 1024. MS is milliseconds.\n");
 }
 
-/* The number in a file, if there is one and it is less than @most. */
-static uint64_t option_read_limit(const char *path, uint64_t most)
-{
-        FILE *file = fopen(path, "re");
-        uint64_t limit;
-
-        if (!file)
-                return most;
-        if (fscanf(file, "%" SCNu64, &limit) == 1 && limit > 0) /* "max" is no number */
-                most = nd_min_u64(most, limit);
-        fclose(file);
-        return most;
-}
-
-/* The limits of this process's cgroup and of those that it lies in. */
-static uint64_t option_cgroup_memory(uint64_t most)
-{
-        static const char mount[] = "/sys/fs/cgroup";
-        char path[sizeof(mount) + 1024 + sizeof("/memory.max")];
-        FILE *file = fopen("/proc/self/cgroup", "re");
-        char line[1024];
-
-        while (file && fgets(line, sizeof(line), file)) {
-                if (strncmp(line, "0::/", 4) != 0)
-                        continue;
-                line[strcspn(line, "\n")] = '\0';
-                for (char *slash = line + strlen(line); slash; slash = strrchr(line + 3, '/')) {
-                        *slash = '\0';
-                        snprintf(path, sizeof(path), "%s%s/memory.max", mount, line + 3);
-                        most = option_read_limit(path, most);
-                }
-        }
-        if (file)
-                fclose(file);
-        return option_read_limit("/sys/fs/cgroup/memory/memory.limit_in_bytes", most);
-}
-
-/* Half of RAM, or of the memory cgroup this process is in if that is less. */
+/* RAM, or the memory cgroup this process is in if that is less. */
 static uint64_t option_memory(void)
 {
         uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES);
 
-        return option_cgroup_memory(pages * (uint64_t)sysconf(_SC_PAGESIZE)) / 2;
+        return nd_min_u64(nd_room_cgroup_max(""), pages * (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
 /* Raises the soft limit to the hard one: a connection is a descriptor. */
@@ -213,15 +177,17 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
 {
         uint64_t descriptors = option_descriptors();
 
-        if (options->memory_max == 0)
-                options->memory_max = option_memory();
-        if (options->message_max == 0)
+        if (options->memory_max == ND_OPTION_DERIVED)
+                options->memory_max = option_memory() / 2;
+        if (options->shm_max == ND_OPTION_DERIVED)
+                options->shm_max = option_memory() / 4;
+        if (options->message_max == ND_OPTION_DERIVED)
                 options->message_max = options->memory_max / 2;
         if (options->message_max > options->memory_max / 2)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "--message-max",
                                           options->message_max, options->memory_max / 2,
                                           "bytes, half of --memory-max");
-        if (options->clients_max == 0)
+        if (options->clients_max == ND_OPTION_DERIVED)
                 options->clients_max = descriptors / 2;
         if (options->clients_max > descriptors / 2)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "--clients-max",

@@ -7,7 +7,7 @@
  *   XX(field, "name", kind, default, least, most, "help")
  *
  * Kinds: SIZE in bytes, with suffix K, M, G or T (powers of 1024) or without; COUNT; MS milliseconds.
- * A default of 0 is worked out at the start; the help says from what.
+ * A default of ND_OPTION_DERIVED is worked out at the start; the help says from what.
  */
 
 #include "daemon/log.h"
@@ -15,18 +15,21 @@
 #include "protocol/limit.h"
 #include "protocol/url.h"
 
-#define ND_LISTEN_MAX 64u
+#define ND_LISTEN_MAX     64u
+#define ND_OPTION_DERIVED UINT64_MAX
 
 #define ND_OPTIONS(XX)                                                                             \
-        XX(memory_max, "memory-max", SIZE, 0, 8 * ND_MIB, UINT64_C(1) << 46,                       \
+        XX(memory_max, "memory-max", SIZE, ND_OPTION_DERIVED, 8 * ND_MIB, UINT64_C(1) << 46,       \
            "bytes kept for clients in all; default half of RAM or of the memory cgroup")           \
-        XX(message_max, "message-max", SIZE, 0, 1, UINT64_C(1) << 45,                              \
+        XX(message_max, "message-max", SIZE, ND_OPTION_DERIVED, 1, UINT64_C(1) << 45,              \
            "body bytes of one message; default and most half of memory-max")                       \
+        XX(shm_max, "shm-max", SIZE, ND_OPTION_DERIVED, 0, UINT64_C(1) << 45,                      \
+           "bytes of shared memory of one client; 0: none; default a quarter of RAM or cgroup")    \
         XX(header_max, "header-max", SIZE, ND_HEADER_BYTES_MAX, 256, ND_HEADER_BYTES_MAX,          \
            "header bytes of one message")                                                          \
         XX(meta_max, "meta-max", SIZE, ND_META_BYTES_MAX, 0, ND_META_BYTES_MAX,                    \
            "meta bytes of one message")                                                            \
-        XX(clients_max, "clients-max", COUNT, 0, 1, 1000000,                                       \
+        XX(clients_max, "clients-max", COUNT, ND_OPTION_DERIVED, 1, 1000000,                       \
            "connections at a time; default and most half of the file descriptor limit")            \
         XX(subscriptions_max, "subscriptions-max", COUNT, 65536, 1, 65536,                         \
            "subscriptions, and watched topics, of one connection")                                 \

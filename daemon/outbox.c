@@ -7,7 +7,8 @@
  * Preludes, and small packets whole, are staged side by side in one buffer, so that a thousand
  * small messages are one piece of memory; larger bodies are sent from where they lie. If the socket
  * takes less, the packet that was cut is remembered and finished first next time; what was not
- * begun goes back to its queue, where the policy can still act on it.
+ * begun goes back to its queue, where the policy can still act on it. A descriptor goes with the
+ * first byte of a call, so a SEGMENT begins a batch.
  *
  * The stage, the iovec and the list of pieces live only during one call and are shared by all
  * connections: one loop, one thread.
@@ -34,7 +35,8 @@ static struct outbox_batch {
         size_t n_iov;
         size_t n_pieces;
         size_t n_bytes;
-        size_t n_control; /* of n_bytes */
+        size_t n_control;         /* of n_bytes */
+        struct nd_handed *handed; /* its SEGMENT comes first, with the descriptor; or NULL */
         struct iovec iov[OUTBOX_IOV_MAX];
 
         struct outbox_packet {
@@ -248,7 +250,8 @@ static void batch_add_piece(const struct nd_piece *piece)
                     OUTBOX_COPY_BYTES_MAX) {
                         stage_copy(message->header->bytes, message->header->n);
                         stage_copy(message->meta, message->meta_bytes);
-                        stage_copy(message->tail, (size_t)n_body);
+                        if (n_body > 0)
+                                stage_copy(message->tail, (size_t)n_body);
                         n_body = 0;
                 } else {
                         batch_add(message->header->bytes, message->header->n);
@@ -277,6 +280,7 @@ static void batch_make(struct nd_outbox *outbox)
         batch.n_iov = 0;
         batch.n_pieces = 0;
         batch.n_bytes = 0;
+        batch.handed = NULL;
 
         if (outbox->half.is_active)
                 batch_add_half(&outbox->half);
@@ -294,6 +298,13 @@ static void batch_make(struct nd_outbox *outbox)
                 nd_list_unlink(node);
                 if (!nd_subscription_take(subscription, &piece))
                         continue;
+                if (piece.kind == ND_KIND_SEGMENT) {
+                        if (batch.n_bytes > 0) {
+                                nd_piece_undo(&piece);
+                                return;
+                        }
+                        batch.handed = piece.handed;
+                }
                 nd_list_push_tail(&outbox->ready, node);
                 batch_add_piece(&piece);
         }
@@ -333,6 +344,12 @@ static size_t outbox_advance_control(struct nd_outbox *outbox, size_t n_sent)
         return n_sent - n;
 }
 
+/* A GAP only stands before one. */
+static bool piece_has_entry(const struct nd_piece *piece)
+{
+        return piece->kind == ND_KIND_MESSAGE || piece->kind == ND_KIND_CHUNK;
+}
+
 static void outbox_cut(struct nd_outbox *outbox, const struct outbox_packet *packet, size_t n_sent)
 {
         const struct nd_piece *piece = &packet->piece;
@@ -341,7 +358,7 @@ static void outbox_cut(struct nd_outbox *outbox, const struct outbox_packet *pac
                 .is_active = true,
                 .has_header = piece->kind == ND_KIND_MESSAGE,
                 .is_last = piece->is_last,
-                .entry = piece->kind == ND_KIND_GAP ? NULL : piece->entry,
+                .entry = piece_has_entry(piece) ? piece->entry : NULL,
                 .from = piece->from,
                 .to = piece->to,
                 .sent_bytes = n_sent,
@@ -377,7 +394,7 @@ static void outbox_advance(struct nd_outbox *outbox, size_t n_sent)
                         return;
                 }
                 n_left -= packet->n_bytes;
-                if (piece->kind != ND_KIND_GAP)
+                if (piece_has_entry(piece))
                         nd_entry_sent(piece->entry, piece->to, piece->is_last);
         }
 }
@@ -390,11 +407,31 @@ static bool outbox_is_bug(int error)
                error == EMSGSIZE;
 }
 
+union outbox_descriptor {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+static void batch_attach(struct msghdr *message, union outbox_descriptor *room, int fd)
+{
+        struct cmsghdr *control;
+
+        memset(room, 0, sizeof(*room));
+        message->msg_control = room;
+        message->msg_controllen = sizeof(*room);
+        control = CMSG_FIRSTHDR(message);
+        control->cmsg_level = SOL_SOCKET;
+        control->cmsg_type = SCM_RIGHTS;
+        control->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(control), &fd, sizeof(int));
+}
+
 /* One batch. Return: true if the socket took all of it and there may be more */
 static bool outbox_write_batch(struct nd_outbox *outbox)
 {
         struct nd_connection *connection = outbox->connection;
         struct msghdr message = {0};
+        union outbox_descriptor room;
         ssize_t n;
 
         batch_make(outbox);
@@ -403,11 +440,19 @@ static bool outbox_write_batch(struct nd_outbox *outbox)
 
         message.msg_iov = batch.iov;
         message.msg_iovlen = batch.n_iov;
+        if (batch.handed)
+                batch_attach(&message, &room, batch.handed->share->memory.fd);
         do {
                 n = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         } while (n < 0 && errno == EINTR);
         ++connection->server->counters.writes;
 
+        if (n < 0 && errno == ETOOMANYREFS) {
+                /* it has too many descriptors to read: it gets what lies in this segment otherwise */
+                outbox_advance(outbox, 0);
+                nd_handed_refuse(batch.handed);
+                return true;
+        }
         if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) {
                 nd_assert(!outbox_is_bug(errno));
                 outbox_advance(outbox, 0);

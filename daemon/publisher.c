@@ -371,6 +371,7 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         message->available_bytes = message->body_bytes;
         message->sequence = message->pair ? ++message->pair->sequence : 0;
         ++counters->messages_in;
+        counters->shm_messages += message->block != NULL;
         counters->messages_in_bytes += message->body_bytes;
         ++topic->n_messages;
         topic->n_bytes += message->body_bytes;
@@ -453,12 +454,13 @@ static void publisher_wait(struct nd_publisher *publisher, struct nd_message *me
 static void publisher_start(struct nd_publisher *publisher,
                             const struct nd_known *known,
                             const struct nd_packet *packet,
+                            struct nd_block *block,
                             uint64_t credit_bytes,
                             struct nd_fault *fault)
 {
         struct nd_server *server = publisher_server(publisher);
         struct nd_message *message = nd_message_new(&server->store, &packet->prelude, known->bytes,
-                                                    known->topic, packet->meta);
+                                                    known->topic, packet->meta, block);
         int r;
 
         if (!message) {
@@ -517,6 +519,8 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         const struct nd_prelude *prelude = &packet->prelude;
         uint64_t n_inline = nd_prelude_inline_bytes(prelude);
         uint64_t n_wire = packet->n_bytes + n_inline;
+        bool is_in_block = prelude->flags & ND_FLAG_BODY_IN_BLOCK;
+        struct nd_block *block = NULL;
         struct nd_known *known = NULL;
         int r;
 
@@ -526,20 +530,27 @@ int nd_publisher_publish(struct nd_publisher *publisher,
         r = nd_credit_use(publisher, &n_wire, n_inline == 0, fault);
         if (r < 0)
                 return r;
+        if (is_in_block)
+                r = nd_lender_block(publisher->connection, prelude, &block, fault);
+        if (r == NDBUS_EPROTOCOL)
+                return r;
 
         ++publisher->n_received;
         publisher->packet_bytes = n_wire;
-        publisher->is_bulk = prelude->body_bytes >= ND_CREDIT_BULK_BYTES;
+        publisher->is_bulk = !is_in_block && prelude->body_bytes >= ND_CREDIT_BULK_BYTES;
         publisher->in = (struct nd_incoming){
                 .is_open = prelude->flags & ND_FLAG_BODY_IN_CHUNKS,
                 .stream = prelude->stream,
-                .body_bytes = prelude->body_bytes,
+                .body_bytes = is_in_block ? 0 : prelude->body_bytes,
                 .packet_left = n_inline,
                 .mark_ns = publisher->last_ns,
         };
-        r = publisher_know(publisher, packet, &known, fault);
-        if (r == NDBUS_EHEADER)
+        if (r == 0)
+                r = publisher_know(publisher, packet, &known, fault);
+        if (r == NDBUS_EHEADER) {
+                nd_block_unwant(block);
                 return r;
+        }
         if (r < 0) {
                 nd_credit_return(publisher, n_wire);
                 publisher_refuse_incoming(publisher, fault);
@@ -553,11 +564,15 @@ int nd_publisher_publish(struct nd_publisher *publisher,
                         publisher_refuse_incoming(publisher, fault);
                 }
         } else {
-                publisher_start(publisher, known, packet, n_wire, fault);
+                publisher_start(publisher, known, packet, block, n_wire, fault);
         }
         if (known && known->charged_bytes == 0)
                 publisher_forget(publisher, known);
         nd_publisher_received(publisher, 0);
+        if (block)
+                nd_block_unwant(block);
+        else if (is_in_block)
+                nd_lender_release(publisher->connection, prelude->segment, prelude->place);
         return 0;
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include "daemon/credit.h"
 #include "daemon/group.h"
+#include "daemon/ledger.h"
 #include "daemon/server.h"
 #include "daemon/stats.h"
 #include "protocol/byteorder.h"
@@ -89,6 +90,12 @@ static int request_connect(struct nd_connection *connection,
         connection->source = nd_server_new_source(server);
         connection->state = ND_CONNECTION_OPEN;
         connection->deadline_ns = 0;
+        if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
+            server->options.shm_max > 0) {
+                connection->features = ND_FEATURE_SHM;
+                welcome.shm_bytes_max = server->options.shm_max;
+        }
+        welcome.features = connection->features;
         welcome.source = connection->source;
         prelude.source = connection->source;
         nd_welcome_pack(&welcome, &header);
@@ -116,6 +123,7 @@ static int request_goodbye(struct nd_connection *connection, const struct nd_pac
         while ((subscription = RB_ROOT(&connection->subscriptions)))
                 nd_subscription_free(subscription);
         nd_publisher_abort(&connection->publisher);
+        nd_lender_deinit(&connection->lender);
         request_answer(connection, ND_KIND_GOODBYE, packet->prelude.sequence,
                        nd_publisher_routed(&connection->publisher));
         connection->state = ND_CONNECTION_GOODBYE;
@@ -267,6 +275,33 @@ static int request_credit(struct nd_connection *connection,
                                        (size_t)packet->prelude.body_bytes / 8, fault);
         return nd_subscription_grant(subscription, nd_load_le64(packet->body),
                                      nd_load_le64(packet->body + 8), fault);
+}
+
+/* ---------------------------------------------------------------------------------- shared memory */
+
+static int request_segment(struct nd_connection *connection,
+                           const struct nd_packet *packet,
+                           struct nd_fault *fault)
+{
+        int fd = packet->prelude.flags & ND_FLAG_FD ? nd_descriptors_take(&connection->descriptors)
+                                                    : -1;
+
+        return nd_share_announce(connection, &packet->prelude, fd, fault);
+}
+
+static int request_segment_gone(struct nd_connection *connection,
+                                const struct nd_packet *packet,
+                                struct nd_fault *fault)
+{
+        switch (packet->prelude.sequence) {
+        case 0:
+                return nd_share_withdraw(connection, packet->prelude.segment, fault);
+        case 1:
+                return nd_ledger_unmappable(connection, packet->prelude.segment, fault);
+        default:
+                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "sequence",
+                                          packet->prelude.sequence, 1, "");
+        }
 }
 
 /* --------------------------------------------------------------------------------------- watching */
@@ -458,6 +493,12 @@ int nd_request_take(struct nd_connection *connection,
                 return request_credit(connection, packet, fault);
         case ND_KIND_TOPIC:
                 return request_topic(connection, packet, fault);
+        case ND_KIND_SEGMENT:
+                return request_segment(connection, packet, fault);
+        case ND_KIND_SEGMENT_GONE:
+                return request_segment_gone(connection, packet, fault);
+        case ND_KIND_RELEASE:
+                return nd_ledger_release(connection, packet, fault);
         case ND_KIND_STATS:
                 return nd_stats_answer(connection, packet->prelude.sequence, fault);
         default:

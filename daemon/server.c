@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/credit.h"
@@ -26,8 +27,16 @@
 #define SERVER_TICK_MS      1000u
 #define SERVER_LEAD_MS      10u
 #define SERVER_STATUS_BYTES 4096u
+#define SERVER_SHM_LOG_NS   (UINT64_C(60) * 1000000000)
+#define SERVER_SHARES_PART  4u /* of all descriptors: for segments, and those to be closed */
 
 /* ---------------------------------------------------------------------------------------- memory */
+
+/* A block queue, a retained value or a client that reads it where it lies keeps a message. */
+static bool server_is_kept(const struct nd_message *message)
+{
+        return message->n_pins > 0 || (message->block && message->block->n_holds > 0);
+}
 
 /* The droppable queue that holds most; its oldest message that nobody else needs. */
 static struct nd_message *server_find_victim(struct nd_server *server)
@@ -49,7 +58,7 @@ static struct nd_message *server_find_victim(struct nd_server *server)
                                 struct nd_entry *entry =
                                         nd_list_entry(k, struct nd_entry, in_queue);
 
-                                if (entry->message->n_pins > 0)
+                                if (server_is_kept(entry->message))
                                         continue;
                                 victim = entry->message;
                                 n_most = queue->n_bytes;
@@ -149,6 +158,7 @@ static void server_write(struct nd_connection *connection)
         const struct nd_outbox *outbox = &connection->outbox;
 
         nd_request_write_news(connection);
+        nd_lender_write_released(connection);
         nd_credit_grant(&connection->publisher, false);
         if (!outbox->is_blocked)
                 nd_outbox_write(&connection->outbox);
@@ -343,6 +353,13 @@ uint64_t nd_server_new_source(struct nd_server *server)
         return source;
 }
 
+static size_t server_descriptors(void)
+{
+        struct rlimit limit;
+
+        return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (size_t)limit.rlim_cur;
+}
+
 int nd_server_init(struct nd_server *server, const struct nd_options *options)
 {
         int r;
@@ -356,6 +373,11 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->groups);
         nd_list_init(&server->lead);
         nd_list_init(&server->memory_waiters);
+        nd_list_init(&server->shares);
+        server->shares_max = server_descriptors() / SERVER_SHARES_PART;
+        server->closer.n_pending_max = server->shares_max;
+        server->segment_log.period_ns = SERVER_SHM_LOG_NS;
+        server->fallback_log.period_ns = SERVER_SHM_LOG_NS;
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         server->now_ns = uv_hrtime();
         server->started_ns = server->now_ns;

@@ -6,6 +6,7 @@
  */
 
 #include <uv.h>
+#include "daemon/closer.h"
 #include "daemon/connection.h"
 #include "daemon/counter.h"
 #include "daemon/listener.h"
@@ -39,6 +40,11 @@ struct nd_server {
         struct nd_list groups;         /* nd_sink.in_groups */
         struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */
         struct nd_list memory_waiters; /* nd_publisher.in_waiters, in order of arrival */
+        struct nd_list shares;         /* nd_share.in_server: segments whose memory is kept */
+        size_t n_shares;
+        size_t shares_max; /* and descriptors that wait to be closed: a share of all */
+        uint64_t shares_bytes;
+        struct nd_closer closer;
         uint64_t retained_bytes;
         uint64_t grown_bytes; /* of publishing windows, beyond what each was granted first */
         uint64_t now_ns;      /* CLOCK_MONOTONIC when the loop last woke */
@@ -47,6 +53,8 @@ struct nd_server {
         struct nd_log_limit hello_log;
         struct nd_log_limit protocol_log;
         struct nd_log_limit accept_log;
+        struct nd_log_limit segment_log;
+        struct nd_log_limit fallback_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
                         ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
 };

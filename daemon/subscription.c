@@ -15,11 +15,14 @@
  */
 
 #include "daemon/subscription.h"
+#include <inttypes.h>
 #include <string.h>
 #include "daemon/credit.h"
 #include "daemon/group.h"
 #include "daemon/server.h"
 #include "protocol/topic.h"
+
+#define SUBSCRIPTION_HOLDER_BYTES_MAX (64u * 1024u)
 
 static struct nd_server *subscription_server(const struct nd_subscription *subscription)
 {
@@ -311,6 +314,15 @@ int nd_subscription_grant(struct nd_subscription *subscription,
 
 /* -------------------------------------------------------------------------------------- sending */
 
+/* Body bytes of one packet, which are @most. Who holds blocks is not closed for being slow, so what it
+ * can leave half sent is bounded. */
+static uint64_t subscription_packet_bytes(const struct nd_subscription *subscription, uint64_t most)
+{
+        return subscription->connection->holder.n_held > 0
+                       ? nd_min_u64(most, SUBSCRIPTION_HOLDER_BYTES_MAX)
+                       : most;
+}
+
 /* The next packet of a message under way. */
 static bool subscription_continue(struct nd_subscription *subscription, struct nd_piece *ret)
 {
@@ -333,7 +345,9 @@ static bool subscription_continue(struct nd_subscription *subscription, struct n
                 .subscription = subscription,
                 .entry = entry,
                 .from = entry->taken_bytes,
-                .to = nd_min_u64(entry->taken_bytes + ND_CHUNK_BYTES, message->available_bytes),
+                .to = nd_min_u64(entry->taken_bytes +
+                                         subscription_packet_bytes(subscription, ND_CHUNK_BYTES),
+                                 message->available_bytes),
                 .is_cut = entry == subscription->cut,
         };
         ret->is_last = ret->to == message->body_bytes;
@@ -409,14 +423,34 @@ subscription_take_gap(struct nd_subscription *subscription, uint64_t *gap, struc
         *gap = 0;
 }
 
+/* The daemon cannot read its body, and the client cannot be handed it. */
+static void subscription_drop(struct nd_subscription *subscription,
+                              struct nd_entry *entry,
+                              enum nd_piece_origin origin)
+{
+        struct nd_sink *sink = subscription->sink;
+
+        if (origin == ND_PIECE_FROM_ASSIGNED)
+                nd_group_drop(entry);
+        else if (origin == ND_PIECE_FROM_QUEUE)
+                nd_queue_drop(&sink->queue, entry, ND_DROP_MEMORY);
+        else
+                nd_entry_free(entry);
+        nd_sink_wake(sink);
+}
+
 static void subscription_begin(struct nd_subscription *subscription,
                                struct nd_entry *entry,
                                enum nd_piece_origin origin,
+                               struct nd_handed *handed,
                                struct nd_piece *ret)
 {
         const struct nd_message *message = entry->message;
         bool is_cut = origin == ND_PIECE_FROM_ARRIVING;
-        bool is_inline = !is_cut && message->body_bytes <= ND_PACKET_BODY_BYTES_MAX;
+        bool is_whole = handed ||
+                        (!is_cut &&
+                         message->body_bytes <=
+                                 subscription_packet_bytes(subscription, ND_PACKET_BODY_BYTES_MAX));
 
         if (origin == ND_PIECE_FROM_QUEUE)
                 nd_queue_pop(&subscription->sink->queue);
@@ -436,15 +470,56 @@ static void subscription_begin(struct nd_subscription *subscription,
                 .origin = origin,
                 .subscription = subscription,
                 .entry = entry,
-                .to = is_inline ? message->body_bytes : 0,
-                .is_last = is_inline,
+                .handed = handed,
+                .to = is_whole && !handed ? message->body_bytes : 0,
+                .is_last = is_whole,
                 .is_cut = is_cut,
         };
         entry->taken_bytes = ret->to;
-        if (!is_inline) {
+        if (!is_whole) {
                 entry->stream = nd_outbox_next_stream(&subscription->connection->outbox);
                 *(is_cut ? &subscription->cut : &subscription->stream) = entry;
         }
+}
+
+/* The segment that the next message lies in goes first. */
+static void subscription_take_segment(struct nd_subscription *subscription,
+                                      struct nd_handed *handed,
+                                      struct nd_piece *ret)
+{
+        handed->state = ND_HANDED_TOLD;
+        *ret = (struct nd_piece){
+                .kind = ND_KIND_SEGMENT,
+                .subscription = subscription,
+                .handed = handed,
+        };
+}
+
+/* A message whose body lies in a block of shared memory. false: it cannot be read, and is dropped */
+static bool subscription_take_block(struct nd_subscription *subscription,
+                                    struct nd_entry *entry,
+                                    enum nd_piece_origin origin,
+                                    struct nd_piece *ret)
+{
+        struct nd_block *block = entry->message->block;
+        struct nd_handed *handed = NULL;
+        enum nd_way way = nd_ledger_way(subscription->connection, block, &handed);
+
+        if (way == ND_WAY_HAND) {
+                subscription_take_segment(subscription, handed, ret);
+                return true;
+        }
+        if (way == ND_WAY_BLOCK && nd_ledger_hold(handed, block)) {
+                subscription_begin(subscription, entry, origin, handed, ret);
+                return true;
+        }
+        if (!nd_message_reach(entry->message)) {
+                subscription_drop(subscription, entry, origin);
+                return false;
+        }
+        subscription_begin(subscription, entry, origin, NULL, ret);
+        ret->is_fallback = way != ND_WAY_SOCKET;
+        return true;
 }
 
 bool nd_subscription_take(struct nd_subscription *subscription, struct nd_piece *ret)
@@ -466,8 +541,10 @@ bool nd_subscription_take(struct nd_subscription *subscription, struct nd_piece 
                 return false;
         if (entry->gap_before > 0)
                 subscription_take_gap(subscription, &entry->gap_before, ret);
+        else if (entry->message->block)
+                return subscription_take_block(subscription, entry, origin, ret);
         else
-                subscription_begin(subscription, entry, origin, ret);
+                subscription_begin(subscription, entry, origin, NULL, ret);
         return true;
 }
 
@@ -477,6 +554,10 @@ void nd_piece_undo(struct nd_piece *piece)
         struct nd_entry *entry = piece->entry;
 
         nd_subscription_wake(subscription);
+        if (piece->kind == ND_KIND_SEGMENT) {
+                piece->handed->state = ND_HANDED_NEW;
+                return;
+        }
         if (piece->kind == ND_KIND_GAP) {
                 *(entry ? &entry->gap_before : &subscription->sink->queue.gap_tail) += piece->gap;
                 return;
@@ -487,6 +568,8 @@ void nd_piece_undo(struct nd_piece *piece)
                 *(piece->is_cut ? &subscription->cut : &subscription->stream) = entry;
                 return;
         }
+        if (piece->handed)
+                nd_ledger_unhold(piece->handed, entry->message->block);
         /* it may be whole, and small enough for one packet, when it is begun again */
         entry->stream = 0;
         if (subscription->cut == entry)
@@ -512,22 +595,44 @@ void nd_piece_undo(struct nd_piece *piece)
                           &entry->in_queue);
 }
 
+static void subscription_say_fallback(const struct nd_subscription *subscription,
+                                      const struct nd_message *message)
+{
+        const struct nd_connection *connection = subscription->connection;
+        const struct nd_holder *holder = &connection->holder;
+        struct nd_server *server = connection->server;
+
+        ++server->counters.shm_fallback;
+        nd_log_limited(&server->fallback_log, server->now_ns, ND_LOG_NOTICE,
+                       "%" PRIu64 " bytes go by the socket peer=\"%s\" client=\"%s\": it holds "
+                       "%" PRIu64 " blocks of %" PRIu64 " bytes, of which it may hold %" PRIu64,
+                       message->body_bytes, connection->peer, connection->client, holder->n_held,
+                       holder->held_bytes, server->options.shm_max / ND_HOLDER_PART);
+}
+
 void nd_piece_begun(const struct nd_piece *piece)
 {
         struct nd_subscription *subscription = piece->subscription;
         struct nd_server *server = subscription_server(subscription);
         struct nd_outbox *outbox = &subscription->connection->outbox;
+        uint64_t n_bytes = piece->to - piece->from;
 
-        if (piece->kind == ND_KIND_GAP)
+        if (piece->kind == ND_KIND_GAP || piece->kind == ND_KIND_SEGMENT)
                 return;
         if (piece->kind == ND_KIND_MESSAGE) {
                 ++server->counters.messages_out;
                 ++outbox->n_messages;
                 if (piece->is_cut)
                         ++server->counters.messages_cut_through;
+                if (piece->handed) {
+                        ++server->counters.shm_deliveries;
+                        n_bytes = piece->entry->message->body_bytes;
+                }
+                if (piece->is_fallback)
+                        subscription_say_fallback(subscription, piece->entry->message);
         }
-        server->counters.messages_out_bytes += piece->to - piece->from;
-        outbox->n_bytes += piece->to - piece->from;
+        server->counters.messages_out_bytes += n_bytes;
+        outbox->n_bytes += n_bytes;
         if (piece->origin == ND_PIECE_FROM_QUEUE &&
             subscription->sink->queue.policy == ND_POLICY_BLOCK) {
                 nd_sink_release_credit(piece->entry->message);
@@ -583,6 +688,13 @@ void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret)
                 ret->place = piece->gap;
                 return;
         }
+        if (piece->kind == ND_KIND_SEGMENT) {
+                ret->subscription = 0;
+                ret->flags = ND_FLAG_FD;
+                ret->segment = piece->handed->number;
+                ret->place = piece->handed->share->memory.bytes;
+                return;
+        }
         message = piece->entry->message;
         ret->stream = piece->entry->stream;
         if (piece->kind == ND_KIND_CHUNK) {
@@ -596,6 +708,11 @@ void nd_piece_prelude(const struct nd_piece *piece, struct nd_prelude *ret)
         ret->source = message->source;
         ret->sequence = message->sequence;
         ret->time_ns = message->time_ns;
+        if (piece->handed) {
+                ret->flags |= ND_FLAG_BODY_IN_BLOCK;
+                ret->segment = piece->handed->number;
+                ret->place = message->block->place;
+        }
         if (!piece->is_last)
                 ret->flags |= ND_FLAG_BODY_IN_CHUNKS;
         if (piece->entry->is_old)

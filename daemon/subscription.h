@@ -37,7 +37,7 @@ struct nd_subscription {
 
 /* One packet of a subscription, taken to be sent. Undone if the socket took no byte of it. */
 struct nd_piece {
-        enum nd_kind kind; /* MESSAGE, CHUNK, GAP */
+        enum nd_kind kind; /* MESSAGE, CHUNK, GAP, SEGMENT */
 
         enum nd_piece_origin {
                 ND_PIECE_FROM_QUEUE,
@@ -47,12 +47,14 @@ struct nd_piece {
                 ND_PIECE_CONTINUES, /* the stream or the cut-through under way */
         } origin;
         struct nd_subscription *subscription;
-        struct nd_entry *entry; /* NULL for a GAP behind the last entry */
-        uint64_t from;          /* body bytes in this packet */
+        struct nd_entry *entry;   /* NULL for SEGMENT, and a GAP behind the last entry */
+        struct nd_handed *handed; /* SEGMENT; MESSAGE whose body is in a block of it; or NULL */
+        uint64_t from;            /* body bytes in this packet */
         uint64_t to;
         uint64_t gap;
         bool is_last; /* the entry ends with this packet */
         bool is_cut;
+        bool is_fallback; /* its body is in a block, and goes by the socket all the same */
 };
 
 /**

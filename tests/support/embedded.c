@@ -27,6 +27,7 @@ struct nd_server *nd_embedded_server(void)
         static const struct nd_options options = {
                 .memory_max = 8 * ND_MIB,
                 .message_max = 4 * ND_MIB,
+                .shm_max = 4 * ND_MIB,
                 .header_max = ND_HEADER_BYTES_MAX,
                 .meta_max = ND_META_BYTES_MAX,
                 .clients_max = 16,

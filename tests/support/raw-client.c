@@ -58,6 +58,40 @@ void nd_raw_send(struct nd_raw *raw, const void *bytes, size_t n_bytes)
         }
 }
 
+/* recv() that keeps the descriptors that come. */
+static ssize_t raw_receive(struct nd_raw *raw, void *bytes, size_t n_bytes)
+{
+        uint8_t room[CMSG_SPACE(ND_RAW_FDS_MAX * sizeof(int))] __attribute__((aligned(8)));
+        struct iovec iov = {bytes, n_bytes};
+        struct msghdr message = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = room,
+                .msg_controllen = sizeof(room),
+        };
+        ssize_t n = recvmsg(raw->fd, &message, MSG_CMSG_CLOEXEC);
+        const struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+        size_t n_fds;
+
+        if (!head)
+                return n;
+        n_fds = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        if (message.msg_flags & MSG_CTRUNC || n_fds > ND_RAW_FDS_MAX - raw->n_fds)
+                nd_harness_fail(raw->harness, "too many descriptors come");
+        memcpy(raw->fds + raw->n_fds, CMSG_DATA(head), n_fds * sizeof(int));
+        raw->n_fds += n_fds;
+        return n;
+}
+
+int nd_raw_take_fd(struct nd_raw *raw)
+{
+        int fd = raw->n_fds > 0 ? raw->fds[0] : -1;
+
+        if (fd >= 0)
+                memmove(raw->fds, raw->fds + 1, --raw->n_fds * sizeof(int));
+        return fd;
+}
+
 /* False: the connection has ended. */
 static bool raw_read(struct nd_raw *raw, void *bytes, size_t n_bytes, const char *what)
 {
@@ -70,7 +104,7 @@ static bool raw_read(struct nd_raw *raw, void *bytes, size_t n_bytes, const char
                 if (poll(&wait, 1, nd_harness_deadline_ms(RAW_WAIT_MS)) == 0)
                         nd_harness_fail(raw->harness, "the daemon sends nothing; awaited: %s",
                                         what);
-                n = recv(raw->fd, at, n_bytes, 0);
+                n = raw_receive(raw, at, n_bytes);
                 if (n < 0 && errno == ECONNRESET)
                         return false;
                 if (n < 0)
@@ -125,6 +159,8 @@ struct nd_raw *nd_raw_open_bare(struct nd_harness *h, bool is_tcp)
 
         raw_expect_memory(raw);
         raw->harness = h;
+        for (size_t i = 0; i < ND_RAW_HANDED_MAX; ++i)
+                raw->handed[i].fd = -1;
         raw->fd = is_tcp ? nd_harness_connect_tcp(h) : nd_harness_connect_unix(h);
         return raw;
 }
@@ -146,8 +182,17 @@ struct nd_raw *nd_raw_open_hello(struct nd_harness *h, bool is_tcp)
 
 struct nd_raw *nd_raw_open(struct nd_harness *h, bool is_tcp)
 {
+        return nd_raw_open_features(h, is_tcp, 0);
+}
+
+struct nd_raw *nd_raw_open_features(struct nd_harness *h, bool is_tcp, uint32_t features)
+{
         struct nd_raw *raw = nd_raw_open_hello(h, is_tcp);
-        const struct nd_connect connect = {.client = ND_STRING("raw"), .pid = (uint64_t)getpid()};
+        const struct nd_connect connect = {
+                .features = features,
+                .client = ND_STRING("raw"),
+                .pid = (uint64_t)getpid(),
+        };
         const struct nd_raw_packet *packet;
         struct nd_control_bytes header;
         struct nd_welcome welcome;
@@ -161,6 +206,7 @@ struct nd_raw *nd_raw_open(struct nd_harness *h, bool is_tcp)
         if (nd_welcome_unpack(packet->header, packet->prelude.header_bytes, &welcome, &fault) < 0)
                 nd_harness_fail(h, "WELCOME: %s: %s", fault.field, fault.text);
         raw->source = welcome.source;
+        raw->shm_max = welcome.shm_bytes_max;
         raw->credit = welcome.grant_bytes;
         return raw;
 }
@@ -169,6 +215,10 @@ void nd_raw_close(struct nd_raw *raw)
 {
         for (size_t i = 0; i < ND_RAW_STREAMS_MAX; ++i)
                 free(raw->streams[i].body);
+        for (size_t i = 0; i < ND_RAW_HANDED_MAX; ++i)
+                nd_segment_close(&raw->handed[i]);
+        for (size_t i = 0; i < raw->n_fds; ++i)
+                close(raw->fds[i]);
         free(raw->buffer);
         close(raw->fd);
         free(raw);
@@ -352,8 +402,7 @@ uint8_t *nd_raw_header(const char *topic, uint64_t n_bytes, size_t *ret_n)
         return bytes;
 }
 
-/* Reads only what must be read: nothing while there is credit. */
-static void raw_await_credit(struct nd_raw *raw, uint64_t n_bytes)
+void nd_raw_await_credit(struct nd_raw *raw, uint64_t n_bytes)
 {
         while (raw->credit < n_bytes) {
                 if (!nd_raw_next(raw))
@@ -366,7 +415,7 @@ void nd_raw_publish_begin(struct nd_raw *raw, const char *topic, uint64_t n_byte
         size_t n_header;
         nd_autofree uint8_t *header = nd_raw_header(topic, n_bytes, &n_header);
 
-        raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
+        nd_raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
         raw->credit -= ND_PRELUDE_BYTES + n_header;
         nd_raw_send_packet(raw,
                            (struct nd_prelude){.kind = ND_KIND_PUBLISH,
@@ -383,7 +432,7 @@ void nd_raw_publish_chunk(struct nd_raw *raw, uint32_t stream, uint64_t place, u
 
         raw_expect_memory(body);
         nd_pattern_fill(body, place, n_bytes);
-        raw_await_credit(raw, ND_PRELUDE_BYTES + n_bytes);
+        nd_raw_await_credit(raw, ND_PRELUDE_BYTES + n_bytes);
         raw->credit -= ND_PRELUDE_BYTES + n_bytes;
         nd_raw_send_packet(raw,
                            (struct nd_prelude){.kind = ND_KIND_CHUNK,
@@ -398,7 +447,7 @@ void nd_raw_publish_rest(struct nd_raw *raw, uint32_t stream, uint64_t place, ui
         while (place < n_bytes) {
                 uint64_t n = nd_min_u64(n_bytes - place, RAW_CHUNK_BYTES);
 
-                raw_await_credit(raw, nd_min_u64(n, ND_CHUNK_BYTES_MIN) + ND_PRELUDE_BYTES);
+                nd_raw_await_credit(raw, nd_min_u64(n, ND_CHUNK_BYTES_MIN) + ND_PRELUDE_BYTES);
                 n = nd_min_u64(n, raw->credit - ND_PRELUDE_BYTES);
                 nd_raw_publish_chunk(raw, stream, place, n);
                 place += n;
@@ -418,9 +467,9 @@ void nd_raw_publish_flags(struct nd_raw *raw, const char *topic, uint64_t n_byte
         nd_autofree uint8_t *body = NULL;
 
         if (n_bytes < ND_CHUNK_BYTES_MIN)
-                raw_await_credit(raw, n_packet);
+                nd_raw_await_credit(raw, n_packet);
         if (n_packet > raw->credit || n_bytes > ND_PACKET_BODY_BYTES_MAX) {
-                raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
+                nd_raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
                 raw->credit -= ND_PRELUDE_BYTES + n_header;
                 prelude.flags |= ND_FLAG_BODY_IN_CHUNKS;
                 prelude.stream = (uint32_t)raw->n_published + 1;

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include "protocol/control.h"
 #include "protocol/prelude.h"
+#include "protocol/shm/segment.h"
 #include "tests/support/harness.h"
 
 /** What the daemon sent last; pointers are valid until the next packet is read. */
@@ -34,12 +35,15 @@ struct nd_raw_message {
 };
 
 #define ND_RAW_STREAMS_MAX 16u
+#define ND_RAW_HANDED_MAX  256u /**< segments that the daemon may hand over */
+#define ND_RAW_FDS_MAX     8u
 
 struct nd_raw {
         struct nd_harness *harness;
         int fd;
         uint64_t source;
-        uint64_t credit; /**< left of the publishing window */
+        uint64_t shm_max; /**< of WELCOME */
+        uint64_t credit;  /**< left of the publishing window */
         uint64_t n_requests;
         uint64_t n_published;
         uint64_t n_resets;  /**< that nd_raw_receive() met */
@@ -47,6 +51,9 @@ struct nd_raw {
         uint8_t *buffer;    /**< of the last packet */
         size_t n_buffer_max;
         struct nd_raw_message streams[ND_RAW_STREAMS_MAX];
+        int fds[ND_RAW_FDS_MAX]; /**< [n_fds] that came and were not taken */
+        size_t n_fds;
+        struct nd_segment handed[ND_RAW_HANDED_MAX]; /**< by number; raw-shm.h maps them */
 };
 
 /** What to subscribe with; zero is a sensible default of everything but the pattern. */
@@ -63,6 +70,8 @@ struct nd_raw_subscribe {
 
 /** Connected, hello and CONNECT answered. nd_raw_close() */
 struct nd_raw *nd_raw_open(struct nd_harness *h, bool is_tcp);
+/** The same, with features asked for. */
+struct nd_raw *nd_raw_open_features(struct nd_harness *h, bool is_tcp, uint32_t features);
 /** Hello answered, CONNECT not sent. */
 struct nd_raw *nd_raw_open_hello(struct nd_harness *h, bool is_tcp);
 /** Connected, nothing sent. */
@@ -97,6 +106,9 @@ struct nd_error_header nd_raw_expect_error(struct nd_raw *raw, int code, bool cl
 /** Nothing more comes but the end. */
 void nd_raw_expect_closed(struct nd_raw *raw);
 
+/** The first descriptor that came and was not taken; -1: none. close() */
+int nd_raw_take_fd(struct nd_raw *raw);
+
 /** Is anything there to be read? */
 bool nd_raw_has_input(struct nd_raw *raw);
 
@@ -107,6 +119,9 @@ void nd_raw_grant(struct nd_raw *raw, uint32_t id, uint64_t n_messages, uint64_t
 
 /** Header bytes of a message with one frame of raw bytes (none if 0); free(). */
 uint8_t *nd_raw_header(const char *topic, uint64_t n_bytes, size_t *ret_n);
+
+/** Reads until there is so much credit, and no more than that. */
+void nd_raw_await_credit(struct nd_raw *raw, uint64_t n_bytes);
 
 /** Publish P(n_bytes): inline if the credit allows, else in chunks, waiting for credit. */
 void nd_raw_publish(struct nd_raw *raw, const char *topic, uint64_t n_bytes);

@@ -44,7 +44,8 @@ static struct nd_message *make(struct world *w, uint64_t body_bytes)
         const struct nd_prelude prelude = {
                 .kind = ND_KIND_PUBLISH, .body_bytes = body_bytes, .meta_bytes = 3};
 
-        return nd_message_new(&w->store, &prelude, w->header, w->topic, (const uint8_t *)"abc");
+        return nd_message_new(&w->store, &prelude, w->header, w->topic, (const uint8_t *)"abc",
+                              NULL);
 }
 
 /* Copies the next body bytes in; false if there is no block to be had. */

@@ -75,12 +75,12 @@ Test(daemon_option, defaults)
         for (size_t i = 0; i < nd_array_size(rows); ++i) {
                 uint64_t value = value_of(&options, &rows[i]);
 
-                cr_expect(rows[i].usual == 0 ? value > 0 : value == rows[i].usual, "--%s",
-                          rows[i].name);
+                cr_expect(rows[i].usual == ND_OPTION_DERIVED ? value > 0 : value == rows[i].usual,
+                          "--%s", rows[i].name);
                 cr_expect_geq(value, rows[i].least, "--%s", rows[i].name);
                 cr_expect_leq(value, rows[i].most, "--%s", rows[i].name);
-                cr_expect(rows[i].usual == 0 || rows[i].usual >= rows[i].least, "--%s",
-                          rows[i].name);
+                cr_expect(rows[i].usual == ND_OPTION_DERIVED || rows[i].usual >= rows[i].least,
+                          "--%s", rows[i].name);
         }
         cr_expect_eq(options.n_listen, 0);
         cr_expect_eq(options.log_level, ND_LOG_NOTICE);
@@ -252,7 +252,7 @@ Test(daemon_option, manual_knows_all)
 
                 snprintf(what, sizeof(what), ".BI --%s ", rows[i].name);
                 cr_expect(strstr(text, what), "no '%s' in the manual page", what);
-                if (rows[i].usual == 0)
+                if (rows[i].usual == ND_OPTION_DERIVED)
                         continue;
                 if (rows[i].usual >= ND_MIB && rows[i].usual % ND_MIB == 0)
                         snprintf(what, sizeof(what), "Default: %" PRIu64 " MiB",

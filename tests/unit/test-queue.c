@@ -60,7 +60,7 @@ static struct nd_entry *make_entry(struct world *w, size_t topic, uint64_t n_byt
 {
         const struct nd_prelude prelude = {.kind = ND_KIND_PUBLISH, .body_bytes = n_bytes};
         struct nd_message *message =
-                nd_message_new(&w->store, &prelude, w->header, w->topics[topic], NULL);
+                nd_message_new(&w->store, &prelude, w->header, w->topics[topic], NULL, NULL);
         struct nd_entry *entry;
 
         cr_assert(message);
