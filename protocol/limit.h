@@ -91,3 +91,7 @@
 
 /* files */
 #define ND_RECORD_HEAD_BYTES 64u
+
+/* of an index: what is kept in memory while a file is written, a mebibyte and half a one */
+#define ND_INDEX_PLACES_MAX 65536u
+#define ND_INDEX_TOPICS_MAX 2048u

@@ -15,6 +15,7 @@
 #include "protocol/control.h"
 #include "protocol/header.h"
 #include "protocol/hello.h"
+#include "protocol/index.h"
 #include "protocol/reader.h"
 #include "protocol/record.h"
 
@@ -555,4 +556,30 @@ Test(golden, record)
         cr_expect_eq(record.record_bytes, golden.n);
         cr_expect_eq(record.prelude.source, SOURCE);
         cr_expect_arr_eq(golden.data + record.body_offset, floats, sizeof(floats));
+}
+
+Test(golden, index)
+{
+        struct nd_index index = {.n_dropped = 7}, again;
+        struct bytes golden;
+        struct nd_record record;
+        size_t n;
+        void *data;
+
+        load("record", &golden);
+        cr_assert_eq(nd_record_unpack(golden.data, golden.n, 0, &record, NULL), 0);
+        cr_assert_eq(nd_index_add(&index, "camera/front", 12, &record), 0);
+        cr_assert_eq(nd_index_pack(&index, &data, &n), 0);
+        expect_same("index", data, n);
+        free(data);
+        nd_index_deinit(&index);
+
+        load("index", &golden);
+        cr_assert_eq(nd_index_unpack(golden.data, golden.n, 320, &again, NULL), 0);
+        cr_expect_eq(again.n_records, 1u);
+        cr_expect_eq(again.bytes, 320u);
+        cr_expect_eq(again.n_dropped, 7u);
+        cr_assert_eq(again.n_topics, 1u);
+        cr_expect_str_eq(again.topics[0].topic, "camera/front");
+        nd_index_deinit(&again);
 }
