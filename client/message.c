@@ -293,6 +293,12 @@ ND_PUBLIC size_t ndbus_message_meta(const struct ndbus_message *m, const void **
         return m->n_meta;
 }
 
+ND_PUBLIC size_t ndbus_message_header(const struct ndbus_message *m, const void **ret_header)
+{
+        *ret_header = m->shared->bytes;
+        return m->shared->n_bytes;
+}
+
 ND_PUBLIC size_t ndbus_message_arrays(const struct ndbus_message *m,
                                       const struct ndbus_array **ret_arrays)
 {

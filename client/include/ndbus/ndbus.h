@@ -337,6 +337,13 @@ void *ndbus_message_userdata(const struct ndbus_message *m); /**< of the subscri
 size_t ndbus_message_meta(const struct ndbus_message *m, const void **ret_meta);
 
 /**
+ * ndbus_message_header() - the message's header as it came
+ * @ret_header:  [return value], borrowed: a msgpack map, PROTOCOL.md 5.1, with keys that this library
+ *               does not know. For who stores or forwards messages; others need it for nothing
+ */
+size_t ndbus_message_header(const struct ndbus_message *m, const void **ret_header);
+
+/**
  * ndbus_message_arrays() - the arrays
  * @ret_arrays:  [return value], borrowed. data is at a multiple of 64 bytes. Memory of a message
  *               received from a stream is the message's own and may be written (cast data) unless
