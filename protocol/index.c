@@ -328,6 +328,14 @@ uint64_t nd_index_locate(const uint8_t tail[static 8], uint64_t file_bytes)
         return file_bytes - n;
 }
 
+bool nd_index_is_there(const void *data, uint64_t n_data)
+{
+        struct nd_record record;
+
+        return nd_record_unpack(data, n_data, 0, &record, NULL) == 0 &&
+               record.prelude.kind == ND_KIND_FILE_INDEX && record.record_bytes == n_data;
+}
+
 int nd_index_unpack(const void *data,
                     uint64_t n_data,
                     uint64_t offset,

@@ -70,6 +70,9 @@ int nd_index_pack(const struct nd_index *index, void **ret_data, size_t *ret_n_d
  */
 uint64_t nd_index_locate(const uint8_t tail[static 8], uint64_t file_bytes);
 
+/* Does the record at the start of the bytes, if it is one, say that it is an index? */
+bool nd_index_is_there(const void *data, uint64_t n_data);
+
 /**
  * nd_index_unpack() - read the record of an index
  * @data:    [@n_data] exactly the record

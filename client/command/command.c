@@ -6,6 +6,8 @@
 
 #include "client/command/command.h"
 #include <inttypes.h>
+#include <poll.h>
+#include <time.h>
 #include "client/command/report.h"
 #include "client/command/spelling.h"
 
@@ -23,6 +25,59 @@ struct ndbus *nd_command_open(const char *url)
                 return NULL;
         }
         return bus;
+}
+
+void nd_command_say_subscribed(const char *pattern)
+{
+        fputs("subscribed to ", stderr);
+        nd_command_write_text(stderr, pattern);
+        fputc('\n', stderr);
+}
+
+bool nd_command_reconnects(int r, uint64_t *told_ns)
+{
+        uint64_t now = nd_now_ns();
+
+        if (r != NDBUS_ENOTCONN && r != NDBUS_EDEAD && r != NDBUS_ESHUTDOWN)
+                return false;
+        if (*told_ns == 0 || now - *told_ns > UINT64_C(5000000000)) {
+                nd_report_bus("connection lost, connecting again", r);
+                *told_ns = now;
+        }
+        poll(NULL, 0, 100);
+        return true;
+}
+
+bool nd_command_is_over(int r)
+{
+        return r == NDBUS_ENOTCONN || r == NDBUS_EDEAD || r == NDBUS_ESHUTDOWN ||
+               r == NDBUS_EINTERRUPTED || r == NDBUS_EPROTOCOL;
+}
+
+/* The last millisecond is slept: the library counts in milliseconds. */
+int nd_command_wait(struct ndbus *bus, uint64_t due_ns)
+{
+        for (uint64_t now = nd_now_ns(); now < due_ns && !nd_signals_interrupted(NULL);) {
+                uint64_t left_ms = (due_ns - now) / 1000000;
+                struct ndbus_message *message = NULL;
+                int r = NDBUS_ETIMEDOUT;
+
+                if (left_ms > 0)
+                        r = ndbus_receive(bus, &message,
+                                          left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
+                ndbus_message_free(message);
+                if (nd_command_is_over(r))
+                        return r;
+                now = nd_now_ns();
+                if (now < due_ns && (due_ns - now < 1000000 || r != NDBUS_ETIMEDOUT)) {
+                        uint64_t left = nd_min_u64(due_ns - now, 1000000);
+                        struct timespec rest = {.tv_nsec = (long)left};
+
+                        clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
+                        now = nd_now_ns();
+                }
+        }
+        return 0;
 }
 
 int nd_command_close(struct ndbus *bus, int timeout_ms)

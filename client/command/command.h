@@ -12,6 +12,9 @@ extern const struct nd_command nd_command_pub;
 extern const struct nd_command nd_command_sub;
 extern const struct nd_command nd_command_pack;
 extern const struct nd_command nd_command_unpack;
+extern const struct nd_command nd_command_record;
+extern const struct nd_command nd_command_replay;
+extern const struct nd_command nd_command_info;
 extern const struct nd_command nd_command_request;
 extern const struct nd_command nd_command_reply;
 extern const struct nd_command nd_command_stat;
@@ -36,6 +39,27 @@ void nd_command_write_text(FILE *out, const char *text);
 
 /* ndbus_close(), and its error printed. Returns an exit status. */
 int nd_command_close(struct ndbus *bus, int timeout_ms);
+
+/* "subscribed to PATTERN" on stderr: scripts wait for it. */
+void nd_command_say_subscribed(const char *pattern);
+
+/**
+ * nd_command_reconnects() - does an error of ndbus_receive() end only this connection?
+ * @told_ns:  when it was said last; 0 at first and after a message
+ *
+ * Says so, not too often, and waits a little: what is not there is not asked for in a tight loop.
+ */
+bool nd_command_reconnects(int r, uint64_t *told_ns);
+
+/**
+ * nd_command_wait() - until a moment of CLOCK_MONOTONIC, serving the connection meanwhile
+ *
+ * Return: 0; a negative enum ndbus_err after which nothing more can be published
+ */
+int nd_command_wait(struct ndbus *bus, uint64_t due_ns);
+
+/* What is over when a publish comes back with this: the connection, or the user's patience. */
+bool nd_command_is_over(int r);
 
 /* milliseconds as the library takes them */
 static inline int nd_command_timeout(int64_t ms)

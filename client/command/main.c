@@ -12,9 +12,9 @@
 #include "client/command/report.h"
 
 static const struct nd_command *const commands[] = {
-        &nd_command_pub,   &nd_command_sub,  &nd_command_request,
-        &nd_command_reply, &nd_command_pack, &nd_command_unpack,
-        &nd_command_stat,  &nd_command_ping, &nd_command_bench,
+        &nd_command_pub,   &nd_command_sub,  &nd_command_record, &nd_command_replay,
+        &nd_command_info,  &nd_command_pack, &nd_command_unpack, &nd_command_request,
+        &nd_command_reply, &nd_command_stat, &nd_command_ping,   &nd_command_bench,
 };
 
 static void main_write_help(FILE *out)

@@ -185,12 +185,15 @@ static int option_set_decimal(const struct nd_option *option,
                               struct nd_fault *fault)
 {
         bool is_time = option->type == ND_OPTION_TIME;
+        bool is_rate = option->type == ND_OPTION_RATE;
         double number = 0;
         char right[96];
 
         if (is_time)
                 snprintf(right, sizeof(right), "%g to %g seconds", (double)option->min / 1000,
                          (double)option->max / 1000);
+        else if (!is_rate)
+                snprintf(right, sizeof(right), "%" PRId64 " to %" PRId64, option->min, option->max);
         else
                 snprintf(right, sizeof(right), "more than 0, at most %" PRId64 ", a second",
                          option->max);
@@ -199,7 +202,7 @@ static int option_set_decimal(const struct nd_option *option,
         if (is_time)
                 number *= 1000;
         if (number < (double)option->min || number > (double)option->max ||
-            (!is_time && number <= 0))
+            (is_rate && number <= 0))
                 return nd_fault_set(fault, NDBUS_EINVAL, given, "%.60s is out of range; give %s",
                                     value, right);
         *ret = number;
@@ -270,6 +273,7 @@ static int option_set(const struct nd_option *option,
                         *(int64_t *)field = (int64_t)(number + 0.5);
                 break;
         case ND_OPTION_RATE:
+        case ND_OPTION_FACTOR:
                 r = option_set_decimal(option, given, value, field, fault);
                 break;
         case ND_OPTION_CHOICE:
@@ -297,6 +301,7 @@ static void option_set_default(const struct nd_option *option, void *values)
                 *(int64_t *)field = option->fallback;
                 break;
         case ND_OPTION_RATE:
+        case ND_OPTION_FACTOR:
                 *(double *)field = (double)option->fallback;
                 break;
         }

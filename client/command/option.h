@@ -20,6 +20,7 @@ enum nd_option_type {
         ND_OPTION_SIZE,   /* uint64_t bytes: 4096, 64K, 16M, 2G, also KiB ... */
         ND_OPTION_TIME,   /* int64_t milliseconds: seconds with a fraction, "2.5" */
         ND_OPTION_RATE,   /* double, a second; 0 if not given; table's numbers are whole */
+        ND_OPTION_FACTOR, /* double, 0 or more; table's numbers are whole */
         ND_OPTION_CHOICE, /* uint64_t: the index in VALUE, "one|two|three" */
 };
 
@@ -35,6 +36,7 @@ struct nd_option_list {
 #define ND_OPTION_C_SIZE   uint64_t
 #define ND_OPTION_C_TIME   int64_t
 #define ND_OPTION_C_RATE   double
+#define ND_OPTION_C_FACTOR double
 #define ND_OPTION_C_CHOICE uint64_t
 
 struct nd_option {

@@ -14,7 +14,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 #include "client/command/command.h"
 #include "client/command/meta.h"
 #include "client/command/report.h"
@@ -57,42 +56,20 @@ struct pub {
         struct nd_progress progress;
 };
 
-/* What is over when this comes back: the connection, or the user's patience. */
-static bool pub_is_over(int r)
-{
-        return r == NDBUS_ENOTCONN || r == NDBUS_EDEAD || r == NDBUS_ESHUTDOWN ||
-               r == NDBUS_EINTERRUPTED || r == NDBUS_EPROTOCOL;
-}
-
 /* Waits for the time of the next message, and serves the connection meanwhile. */
 static int pub_pace(struct pub *pub)
 {
-        uint64_t now = nd_now_ns();
+        uint64_t now;
+        int r;
 
         if (pub->options->rate <= 0)
                 return 0;
         if (pub->due_ns == 0)
-                pub->due_ns = now;
-        while (now < pub->due_ns && !nd_signals_interrupted(NULL)) {
-                uint64_t left_ms = (pub->due_ns - now) / 1000000;
-                struct ndbus_message *message = NULL;
-                int r = NDBUS_ETIMEDOUT;
-
-                if (left_ms > 0)
-                        r = ndbus_receive(pub->bus, &message,
-                                          left_ms > INT32_MAX ? INT32_MAX : (int)left_ms);
-                ndbus_message_free(message);
-                if (pub_is_over(r))
-                        return r;
-                now = nd_now_ns();
-                if (now < pub->due_ns && (pub->due_ns - now < 1000000 || r != NDBUS_ETIMEDOUT)) {
-                        uint64_t left = nd_min_u64(pub->due_ns - now, 1000000);
-                        struct timespec rest = {.tv_nsec = (long)left};
-
-                        clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
-                        now = nd_now_ns();
-                }
-        }
+                pub->due_ns = nd_now_ns();
+        r = nd_command_wait(pub->bus, pub->due_ns);
+        if (r)
+                return r;
+        now = nd_now_ns();
         pub->due_ns += (uint64_t)(1e9 / pub->options->rate);
         if (pub->due_ns < now) /* late: no burst to catch up */
                 pub->due_ns = now;
@@ -143,8 +120,11 @@ static int pub_file(struct pub *pub, const char *path)
                 if (message.note && pub->n_published == 0)
                         nd_report("%s: %s", path, message.note);
                 r = pub_message(pub, path, &message);
-                if (pub_is_over(r))
+                if (nd_command_is_over(r)) {
+                        if (nd_source_check(source, &fault))
+                                nd_report_fault(path, &fault);
                         return r;
+                }
                 r = 0;
                 nd_progress_show(&pub->progress, "%" PRIu64 " messages", pub->n_published);
         }

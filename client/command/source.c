@@ -8,8 +8,12 @@
  *
  * Parsers here want bytes that are contiguous. A mapped file is that from the start; of a pipe one
  * buffer is kept, read into until the parser stops saying TRUNCATED, and moved down behind each
- * message. A file that somebody shortens while it is mapped raises SIGBUS, as it would for any
- * program that maps it.
+ * message.
+ *
+ * Pages of a mapped file that somebody shortens are gone: to touch one is SIGBUS, and a system call
+ * that is given it fails with EFAULT. Nothing can be handed out instead, so for the first there is a
+ * handler that says what happened and ends the process, in whose temporary files and half-sent
+ * messages nobody then believes; for the second nd_source_check() finds the reason.
  */
 
 #include "client/command/source.h"
@@ -17,6 +21,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <ndbus/ndbus.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -30,7 +35,7 @@
 #define SOURCE_READ_BYTES (256u * 1024u)
 
 struct nd_source {
-        int fd; /* -1 once nothing more is to be read */
+        int fd; /* of a pipe -1 once nothing more is to be read */
         bool is_mapped;
         char *bytes; /* [n_bytes] mapping, or buffer of n_allocated bytes */
         size_t n_bytes;
@@ -46,12 +51,38 @@ struct nd_source {
         int64_t shape[NDBUS_DIMS_MAX];
         int32_t ndim;
 
+        /* the last record's header; that of the next one is mostly the same */
+        struct nd_header *header;
+        void *header_bytes; /* [n_header_bytes] */
+        size_t n_header_bytes;
+
         /* what the last message borrows */
         struct nd_npy *npy;
         struct ndbus_message *record;
+        struct ndbus_array *arrays; /* of the record */
         struct ndbus_array array;
         int64_t raw_shape[1];
 };
+
+static void source_on_sigbus(int number)
+{
+        static const char text[] =
+                "ndbus: a file was cut short, or could not be read, while it was "
+                "read\n";
+        ssize_t ignored = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+        (void)number;
+        (void)ignored;
+        _exit(1);
+}
+
+static void source_catch_sigbus(void)
+{
+        struct sigaction action = {.sa_handler = source_on_sigbus};
+
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGBUS, &action, NULL);
+}
 
 static int source_map(struct nd_source *source, struct nd_fault *fault)
 {
@@ -106,12 +137,54 @@ int nd_source_open(struct nd_source **ret_source,
         r = source_map(source, fault);
         if (r)
                 return r;
-        if (source->is_mapped) {
-                close(source->fd);
-                source->fd = -1;
-        }
+        if (source->is_mapped)
+                source_catch_sigbus();
         *ret_source = nd_steal(source);
         return 0;
+}
+
+int nd_source_index(const struct nd_source *source,
+                    struct nd_index *ret_index,
+                    struct nd_fault *fault)
+{
+        const uint8_t *bytes = (const uint8_t *)source->bytes;
+        struct nd_index index;
+        uint64_t at = UINT64_MAX;
+        int r;
+
+        if (source->is_mapped && source->n_bytes >= 8)
+                at = nd_index_locate(bytes + source->n_bytes - 8, source->n_bytes);
+        /* what ends in such a number need not be an index */
+        if (at == UINT64_MAX || !nd_index_is_there(bytes + at, source->n_bytes - at))
+                return 1;
+        r = nd_index_unpack(bytes + at, source->n_bytes - at, at, &index, fault);
+        if (r)
+                return r;
+        if (index.bytes != at) {
+                nd_index_deinit(&index);
+                return 1;
+        }
+        *ret_index = index;
+        return 0;
+}
+
+void nd_source_seek(struct nd_source *source, uint64_t offset)
+{
+        nd_assert(source->is_mapped && source->n_messages == 0 && offset <= source->n_bytes);
+        source->at = (size_t)offset;
+}
+
+int nd_source_check(const struct nd_source *source, struct nd_fault *fault)
+{
+        struct stat st;
+
+        if (!source->is_mapped || fstat(source->fd, &st) < 0 ||
+            (uint64_t)st.st_size >= source->n_bytes)
+                return 0;
+        return nd_fault_set(fault, NDBUS_ETRUNCATED, "",
+                            "was cut short from %zu to %" PRIu64
+                            " bytes by somebody else while it was read",
+                            source->n_bytes, (uint64_t)st.st_size);
 }
 
 struct nd_source *nd_source_free(struct nd_source *source)
@@ -120,6 +193,9 @@ struct nd_source *nd_source_free(struct nd_source *source)
                 return NULL;
         nd_npy_free(source->npy);
         ndbus_message_free(source->record);
+        free(source->arrays);
+        nd_header_free(source->header);
+        free(source->header_bytes);
         if (source->is_mapped)
                 munmap(source->bytes, source->n_bytes);
         else
@@ -137,7 +213,7 @@ static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault
         ssize_t n;
 
         *ret_more = false;
-        if (source->fd < 0)
+        if (source->fd < 0 || source->is_mapped)
                 return 0;
         if (source->at > 0) {
                 memmove(source->bytes, source->bytes + source->at, source->n_bytes - source->at);
@@ -255,6 +331,52 @@ source_need_record(struct nd_source *source, struct nd_record *ret_record, struc
         return r;
 }
 
+/* The header of the record at hand, as the file has it. */
+static int source_parse_header(struct nd_source *source, struct nd_fault *fault)
+{
+        const void *bytes = NULL;
+        size_t n = ndbus_message_header(source->record, &bytes);
+        void *copy;
+
+        if (source->header && source->n_header_bytes == n &&
+            memcmp(source->header_bytes, bytes, n) == 0)
+                return 0;
+        source->header = nd_header_free(source->header);
+        copy = realloc(source->header_bytes, n);
+        if (!copy)
+                return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
+        memcpy(copy, bytes, n);
+        source->header_bytes = copy;
+        source->n_header_bytes = n;
+        return nd_header_unpack(bytes, n, NULL, &source->header, fault);
+}
+
+/* Unpacked arrays are read-only, because the file's bytes are: that is no part of the message. */
+static int
+source_take_arrays(struct nd_source *source, struct nd_source_message *ret, struct nd_fault *fault)
+{
+        const struct ndbus_array *arrays = NULL;
+        size_t n = ndbus_message_arrays(source->record, &arrays);
+        struct ndbus_array *copy;
+        int r;
+
+        r = source_parse_header(source, fault);
+        if (r)
+                return r;
+        copy = reallocarray(source->arrays, n + 1, sizeof(*copy));
+        if (!copy)
+                return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
+        source->arrays = copy;
+        for (size_t i = 0; i < n; ++i) {
+                copy[i] = arrays[i];
+                copy[i].flags &= ~(uint32_t)NDBUS_READ_ONLY;
+                copy[i].flags |= source->header->frames[i].array.flags & NDBUS_READ_ONLY;
+        }
+        ret->arrays = copy;
+        ret->n_arrays = n;
+        return 0;
+}
+
 static int
 source_next_record(struct nd_source *source, struct nd_source_message *ret, struct nd_fault *fault)
 {
@@ -280,10 +402,10 @@ source_next_record(struct nd_source *source, struct nd_source_message *ret, stru
                                     source->n_messages + 1, source->moved + source->at,
                                     ndbus_strerror(r), ndbus_detail());
 
-        ret->n_arrays = ndbus_message_arrays(source->record, &ret->arrays);
+        ret->record = source->record;
         ret->n_meta = ndbus_message_meta(source->record, &ret->meta);
         ret->encoding = ndbus_message_encoding(source->record);
-        return 0;
+        return source_take_arrays(source, ret, fault);
 }
 
 /* Bytes that the shape wants; false if they are no whole number below 2^63. */
@@ -399,12 +521,13 @@ int nd_source_next(struct nd_source *source,
                 return 1;
         if (source->at == source->n_bytes && !source->has_dtype)
                 return nd_fault_set(fault, NDBUS_ETRUNCATED, "", "is empty");
-        message.offset = source->moved + source->at;
 
         r = source_next_kind(source, &message, fault);
         if (r)
                 return r;
         ++source->n_messages;
+        message.offset = source->moved + source->at;
+        message.n_bytes = source->n_taken;
         *ret_message = message;
         return 0;
 }

@@ -11,8 +11,9 @@
  */
 
 #include <ndbus/array.h>
-#include "protocol/fault.h"
+#include "protocol/index.h"
 
+struct ndbus_message;
 struct nd_source;
 
 struct nd_source_options {
@@ -25,9 +26,11 @@ struct nd_source_message {
         size_t n_arrays;
         const void *meta; /* [n_meta], of a record; else NULL */
         size_t n_meta;
-        const char *encoding; /* of a record, or NULL */
-        const char *note;     /* what is lost of it, or NULL */
-        uint64_t offset;      /* where it begins in the file */
+        const char *encoding;         /* of a record, or NULL */
+        const char *note;             /* what is lost of it, or NULL */
+        uint64_t offset;              /* where it begins in the file */
+        struct ndbus_message *record; /* if it is an ndbus record; borrowed; else NULL */
+        uint64_t n_bytes;             /* of the file that are this message */
 };
 
 /**
@@ -52,6 +55,29 @@ int nd_source_open(struct nd_source **ret_source,
 int nd_source_next(struct nd_source *source,
                    struct nd_source_message *ret_message,
                    struct nd_fault *fault);
+
+/**
+ * nd_source_index() - the index at the end of the file
+ * @ret_index:  nd_index_deinit()
+ *
+ * Return: 0; 1 there is none, or the file is a pipe, or the index does not cover all that is in
+ *         front of it, as of files that were put together; NDBUS_ECORRUPT, NDBUS_ENOMEM
+ */
+int nd_source_index(const struct nd_source *source,
+                    struct nd_index *ret_index,
+                    struct nd_fault *fault);
+
+/* Goes on with what stands at this offset of a file that has an index; before the first message. */
+void nd_source_seek(struct nd_source *source, uint64_t offset);
+
+/**
+ * nd_source_check() - is the file still as long as when it was opened?
+ *
+ * Publishing from a mapped file that others have cut short fails in ways that do not name the file.
+ *
+ * Return: 0; NDBUS_ETRUNCATED
+ */
+int nd_source_check(const struct nd_source *source, struct nd_fault *fault);
 
 struct nd_source *nd_source_free(struct nd_source *source);
 

@@ -15,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -154,21 +153,6 @@ static void sub_message(struct sub *sub, const struct ndbus_message *message)
         fflush(stdout);
 }
 
-/* What an error of ndbus_receive() means here: is there anything more to come? */
-static bool sub_goes_on(int r, uint64_t *told_ns)
-{
-        uint64_t now = nd_now_ns();
-
-        if (r != NDBUS_ENOTCONN && r != NDBUS_EDEAD && r != NDBUS_ESHUTDOWN)
-                return false;
-        if (*told_ns == 0 || now - *told_ns > UINT64_C(5000000000)) {
-                nd_report_bus("connection lost, connecting again", r);
-                *told_ns = now;
-        }
-        poll(NULL, 0, 100); /* what is not there is not asked for in a tight loop */
-        return true;
-}
-
 static int sub_receive(struct sub *sub, struct ndbus *bus)
 {
         const struct nd_sub_options *options = sub->options;
@@ -198,7 +182,7 @@ static int sub_receive(struct sub *sub, struct ndbus *bus)
                         return ND_EXIT_OK;
                 if (r && left_ms == 0)
                         return nd_report_bus("--timeout", r);
-                if (r && sub_goes_on(r, &told_ns))
+                if (r && nd_command_reconnects(r, &told_ns))
                         continue;
                 if (r)
                         return nd_report_bus("", r);
@@ -235,9 +219,7 @@ static int sub_on_bus(struct sub *sub, const char *pattern)
         if (r) {
                 status = nd_report_bus(pattern, r);
         } else {
-                fputs("subscribed to ", stderr);
-                nd_command_write_text(stderr, pattern);
-                fputc('\n', stderr);
+                nd_command_say_subscribed(pattern);
                 status = sub_receive(sub, bus);
         }
         ndbus_close(bus, 0, NULL);

@@ -52,6 +52,10 @@ def test_usage(folder):
         (["sub", "t", "--policy", "lossy"],
          "--policy: 'lossy' is not known; give one of drop-oldest|drop-newest|latest|block|disconnect"),
         (["pack", "f"], "--output: is missing; say where the records go, as in -o FILE.ndb"),
+        (["record", "t"], "--output: is missing; say where the records go, as in -o FILE.ndb"),
+        (["replay", "-", "--repeat", "2"], "--repeat: stdin can be read only once; give a file"),
+        (["replay", "f", "--rate", "-1"], "--rate: '-1' is no number; give 0 to 1000000"),
+        (["replay", "f", "--topic", "a//b"], "--topic: pattern: has an empty segment at byte 2"),
         (["unpack", "f"], "--output: is missing; say where the arrays go, as in -o DIR"),
         (["stat", "x"], "x: one argument too many; the usage is: ndbus stat "),
     ]:
@@ -59,7 +63,8 @@ def test_usage(folder):
         assert done.out == "", done.out
         lines = done.err.splitlines()
         assert len(lines) == 1 and lines[0].endswith(says.rstrip()), (arguments, done.err)
-    for command in ["", "pub", "sub", "request", "reply", "pack", "unpack", "stat", "ping", "bench"]:
+    for command in ["", "pub", "sub", "record", "replay", "info", "pack", "unpack", "request", "reply", "stat",
+                    "ping", "bench"]:
         done = run(*[w for w in [command, "--help"] if w], check=0)
         assert done.out.startswith("usage: ndbus ") and done.err == "", (command, done.out)
     assert run("--version", check=0).out.startswith("ndbus "), "version"
@@ -71,7 +76,8 @@ def test_manual(folder):
                         "ndbus.1")
     sections = get(page).decode().split("\n.Ss ndbus ")[1:]
     assert [s.split()[0] for s in sections] == [
-        "pub", "sub", "request", "reply", "pack", "unpack", "stat", "ping", "bench"]
+        "pub", "sub", "record", "replay", "info", "request", "reply", "pack", "unpack", "stat", "ping",
+        "bench"]
     for section in sections:
         command = section.split()[0]
         section = section.split("\n.Sh ")[0]

@@ -3,8 +3,8 @@
 """NumPy as an independent judge of what arrives.
 
 Files that NumPy writes, in every dtype, order and byte order, go through `ndbus pack` and `unpack`,
-and through `ndbus pub`, the daemon and `ndbus sub --output` over both transports; NumPy must read the
-same dtype, shape, order and bytes. Padding is compared too. T01 to T12 are among them.
+through `ndbus pub`, the daemon and `ndbus sub --output` over both transports, and through `ndbus
+record` and `replay`; NumPy must read the same dtype, shape, order and bytes. Padding is compared too. T01 to T12 are among them.
 """
 
 import os
@@ -143,11 +143,37 @@ def judge_daemon(folder, paths):
                 judge(f"{kind} {name}", path, os.path.join(out, "judge", f"{kind}-{i}.npy"))
 
 
+def judge_recording(folder, paths):
+    """Recorded by two recorders over both transports, unpacked, and replayed to a subscriber."""
+    first, second = (os.path.join(folder, n + ".ndb") for n in ("unix", "tcp"))
+    out, unpacked = os.path.join(folder, "out"), os.path.join(folder, "unpacked")
+    with ndbus_run.Daemon() as daemon:
+        records = [ndbus_run.Sub(url, "judge/*", "--count", len(paths), "-o", path, "--policy", "block",
+                                 command="record")
+                   for url, path in [(daemon.unix, first), (daemon.tcp, second)]]
+        ndbus_run.run("pub", "judge/x", *[p for _, p in paths], "--timeout", 60, url=daemon.unix, check=0)
+        for record in records:
+            record.finish()
+        with open(first, "rb") as a, open(second, "rb") as b:
+            assert a.read() == b.read(), "the transports disagree"
+        sub = ndbus_run.Sub(daemon.tcp, "judge/x", "--count", len(paths), "--output", out, "--policy",
+                            "block")
+        ndbus_run.run("replay", first, "--rate", 0, "--timeout", 60, url=daemon.unix, check=0)
+        lines = sub.finish()
+    assert len(ndbus_run.run("unpack", first, "-o", unpacked, check=0).out.splitlines()) == len(paths)
+    for i, ((name, path), line) in enumerate(zip(paths, lines), 1):
+        assert line.split("\t")[1] == str(i) and line.split("\t")[6] == "0", line
+        judge("unpacked " + name, path, os.path.join(unpacked, f"{i}.npy"))
+        judge("replayed " + name, path, os.path.join(out, "judge", f"x-{i}.npy"))
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="ndbus-judge-") as folder:
         paths = write(folder)
         if "files" in sys.argv:
             judge_files(folder, paths)
+        elif "recording" in sys.argv:
+            judge_recording(folder, paths)
         else:
             judge_daemon(folder, paths)
         print(f"numpy {np.__version__}: {len(paths)} arrays are what they were")

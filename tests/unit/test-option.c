@@ -18,6 +18,7 @@
         XX(S, bytes, "bytes", SIZE, 4096, 1, INT64_MAX, "SIZE", "How much.")                       \
         XX(S, timeout_ms, "timeout", TIME, 5000, 0, 3600000, "S", "How long.")                     \
         XX(S, rate, "rate", RATE, 0, 0, 1000000, "HZ", "How often.")                               \
+        XX(S, factor, "factor", FACTOR, 1, 0, 10, "X", "How much faster.")                         \
         XX(S, output, "output", TEXT, 0, 0, 0, "DIR", "Where to.")                                 \
         XX(S, policy, "policy", CHOICE, 1, 0, 2, "one|two|three",                                  \
            "A sentence that is much too long for one line of eighty characters, so it is broken.")
@@ -64,6 +65,7 @@ Test(option, has_defaults)
         cr_expect_eq(o->bytes, 4096);
         cr_expect_eq(o->timeout_ms, 5000);
         cr_expect(o->rate == 0);
+        cr_expect(o->factor == 1);
         cr_expect_eq(o->policy, 1);
         cr_assert_eq(result.n_arguments, 1);
         nd_option_result_deinit(&command, &result);
@@ -76,8 +78,8 @@ Test(option, reads_every_type_in_any_order)
                                      "1000",     "-",          "--meta",
                                      "b=2",      "--bytes=2G", "--timeout",
                                      "2.5",      "--rate",     "0.5",
-                                     "--policy", "three",      "-o",
-                                     "d=e",      NULL};
+                                     "--policy", "three",      "--factor=0",
+                                     "-o",       "d=e",        NULL};
         struct nd_option_result result;
         const struct nd_trial_options *o;
 
@@ -92,6 +94,7 @@ Test(option, reads_every_type_in_any_order)
         cr_expect_eq(o->bytes, UINT64_C(2) << 30);
         cr_expect_eq(o->timeout_ms, 2500);
         cr_expect(o->rate == 0.5);
+        cr_expect(o->factor == 0);
         cr_expect_eq(o->policy, 2);
         cr_expect_str_eq(o->output, "d=e");
         cr_assert_eq(result.n_arguments, 2);
