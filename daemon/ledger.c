@@ -215,7 +215,10 @@ static void hold_release(struct nd_handed *handed, struct nd_hold *hold)
 
 void nd_ledger_unhold(struct nd_handed *handed, struct nd_block *block)
 {
-        hold_release(handed, handed_find(handed, block->place));
+        struct nd_hold *hold = handed_find(handed, block->place);
+
+        nd_assert(hold);
+        hold_release(handed, hold);
 }
 
 int nd_ledger_release(struct nd_connection *connection,

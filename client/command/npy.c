@@ -427,7 +427,7 @@ static int npy_read_descr(struct npy *npy,
                 return npy_read_record(npy, node, depth, ret);
         if (node->type == ND_LITERAL_TUPLE && node->n_children == 2) { /* (descr, shape) */
                 const struct nd_literal *inner_node = nd_literal_first(npy->tree, node);
-                struct npy_element inner, element;
+                struct npy_element inner = {0}, element;
                 int r;
 
                 r = npy_read_descr(npy, inner_node, depth + 1, &inner);
