@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "client/command/command.h"
+#include "client/command/file.h"
 #include "client/command/report.h"
 
 #define BENCH_OPTIONS(XX, S)                                                                       \
@@ -86,23 +87,6 @@ static double bench_percentile(const struct bench_result *result, double part)
         return 0;
 }
 
-static bool bench_write(int fd, const void *data, size_t n_data)
-{
-        const char *p = data;
-
-        while (n_data > 0) {
-                ssize_t n = write(fd, p, n_data);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        return false;
-                p += n;
-                n_data -= (size_t)n;
-        }
-        return true;
-}
-
 static bool bench_read(int fd, void *data, size_t n_data)
 {
         char *p = data;
@@ -156,7 +140,7 @@ static int bench_receive(const struct nd_bench_options *options, const char *top
         }
         subscribe.policy = NDBUS_BLOCK;
         r = ndbus_subscribe(bus, topic, &subscribe, NULL);
-        if (!r && !bench_write(fd, "R", 1))
+        if (!r && nd_file_write(fd, "R", 1) != 0)
                 r = NDBUS_ESYSTEM;
         while (!r && more) {
                 struct ndbus_message *message = NULL;
@@ -168,7 +152,7 @@ static int bench_receive(const struct nd_bench_options *options, const char *top
         }
         if (r && r != NDBUS_EINTERRUPTED)
                 nd_report_bus("subscriber", r);
-        if (!r && !bench_write(fd, result, sizeof(*result)))
+        if (!r && nd_file_write(fd, result, sizeof(*result)) != 0)
                 r = NDBUS_ESYSTEM;
         free(result);
         ndbus_close(bus, 0, NULL);

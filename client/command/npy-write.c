@@ -14,11 +14,10 @@
  * be written. Packed elements below a byte become the bytes that hold them.
  */
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
-#include <unistd.h>
+#include "client/command/file.h"
 #include "client/command/npy.h"
 #include "protocol/byteorder.h"
 #include "protocol/layout.h"
@@ -38,20 +37,9 @@ static uint32_t npy_field_itemsize(const struct ndbus_field *field)
 /* The letter, or 0 if .npy has none for this name and width. */
 static char npy_letter(const char *dtype, uint64_t bits)
 {
-        static const struct {
-                const char *name;
-                char letter;
-                uint32_t bytes;
-        } codes[] = {
-
-#define NPY_CODE_ROW(_name, _letter, _bytes) {_name, _letter, _bytes},
-                ND_NPY_CODE_MAP(NPY_CODE_ROW)
-#undef NPY_CODE_ROW
-        };
-
-        for (size_t i = 0; i < nd_array_size(codes); ++i)
-                if (strcmp(codes[i].name, dtype) == 0)
-                        return bits == codes[i].bytes * UINT64_C(8) ? codes[i].letter : 0;
+        for (const struct nd_npy_code *code = nd_npy_codes; code->name; ++code)
+                if (strcmp(code->name, dtype) == 0)
+                        return bits == code->bytes * UINT64_C(8) ? code->letter : 0;
         return 0;
 }
 
@@ -454,19 +442,9 @@ void nd_npy_plan_deinit(struct nd_npy_plan *plan)
 
 static int npy_write_all(int fd, const void *data, uint64_t n_data, struct nd_fault *fault)
 {
-        const char *p = data;
+        int error = nd_file_write(fd, data, n_data);
 
-        while (n_data > 0) {
-                ssize_t n = write(fd, p, (size_t)nd_min_u64(n_data, UINT64_C(1) << 30));
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return nd_fault_set(fault, NDBUS_ESYSTEM, "write", "%s", strerror(errno));
-                p += n;
-                n_data -= (uint64_t)n;
-        }
-        return 0;
+        return error ? nd_fault_set(fault, NDBUS_ESYSTEM, "write", "%s", strerror(error)) : 0;
 }
 
 /* Trailing dimensions that lie as C order wants them are one run; others are counted. */

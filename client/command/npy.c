@@ -133,22 +133,23 @@ static bool npy_take_unit(const char *s, struct npy_element *element)
         return element->unit != NULL;
 }
 
+const struct nd_npy_code nd_npy_codes[] = {
+        {"bool", 'b', 1},       {"int8", 'i', 1},
+        {"int16", 'i', 2},      {"int32", 'i', 4},
+        {"int64", 'i', 8},      {"uint8", 'u', 1},
+        {"uint16", 'u', 2},     {"uint32", 'u', 4},
+        {"uint64", 'u', 8},     {"float16", 'f', 2},
+        {"float32", 'f', 4},    {"float64", 'f', 8},
+        {"complex64", 'c', 8},  {"complex128", 'c', 16},
+        {"datetime64", 'M', 8}, {"timedelta64", 'm', 8},
+        {NULL, 0, 0},
+};
+
 static const char *npy_find_code(char letter, uint32_t bytes)
 {
-        static const struct {
-                const char *name;
-                char letter;
-                uint32_t bytes;
-        } codes[] = {
-
-#define NPY_CODE_ROW(_name, _letter, _bytes) {_name, _letter, _bytes},
-                ND_NPY_CODE_MAP(NPY_CODE_ROW)
-#undef NPY_CODE_ROW
-        };
-
-        for (size_t i = 0; i < nd_array_size(codes); ++i)
-                if (codes[i].letter == letter && codes[i].bytes == bytes)
-                        return codes[i].name;
+        for (const struct nd_npy_code *code = nd_npy_codes; code->name; ++code)
+                if (code->letter == letter && code->bytes == bytes)
+                        return code->name;
         return NULL;
 }
 

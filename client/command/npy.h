@@ -81,24 +81,14 @@ int nd_npy_write(int fd,
                  const struct nd_npy_plan *plan,
                  struct nd_fault *fault);
 
-/* NumPy's letter for a dtype, in both directions: XX(name, letter, bytes of one element) */
-#define ND_NPY_CODE_MAP(XX)                                                                        \
-        XX("bool", 'b', 1)                                                                         \
-        XX("int8", 'i', 1)                                                                         \
-        XX("int16", 'i', 2)                                                                        \
-        XX("int32", 'i', 4)                                                                        \
-        XX("int64", 'i', 8)                                                                        \
-        XX("uint8", 'u', 1)                                                                        \
-        XX("uint16", 'u', 2)                                                                       \
-        XX("uint32", 'u', 4)                                                                       \
-        XX("uint64", 'u', 8)                                                                       \
-        XX("float16", 'f', 2)                                                                      \
-        XX("float32", 'f', 4)                                                                      \
-        XX("float64", 'f', 8)                                                                      \
-        XX("complex64", 'c', 8)                                                                    \
-        XX("complex128", 'c', 16)                                                                  \
-        XX("datetime64", 'M', 8)                                                                   \
-        XX("timedelta64", 'm', 8)
+/* NumPy's letter for a dtype, in both directions. */
+struct nd_npy_code {
+        const char *name; /* NULL ends the list */
+        char letter;
+        uint32_t bytes; /* of one element */
+};
+
+extern const struct nd_npy_code nd_npy_codes[];
 
 /* The unit of datetime64 as NumPy and ndbus spell it, or NULL if there is no such unit. */
 const char *nd_npy_unit_find(const char *unit, size_t n_unit);

@@ -7,12 +7,12 @@
  * which `ndbus unpack` makes the name again. Needs no daemon.
  */
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 #include "client/command/command.h"
+#include "client/command/file.h"
 #include "client/command/meta.h"
 #include "client/command/output.h"
 #include "client/command/report.h"
@@ -42,25 +42,10 @@ struct pack {
         struct nd_progress progress;
 };
 
-static int pack_write(int fd, const char *data, size_t n_data)
-{
-        while (n_data > 0) {
-                ssize_t n = write(fd, data, n_data < (1u << 30) ? n_data : 1u << 30);
-
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n < 0)
-                        return nd_report_errno("write", errno);
-                data += n;
-                n_data -= (size_t)n;
-        }
-        return ND_EXIT_OK;
-}
-
 /* Arrays from files have no name yet. */
-static int
-pack_message(struct pack *pack, const char *path, const struct nd_source_message *message)
+static int pack_message(void *userdata, const char *path, const struct nd_source_message *message)
 {
+        struct pack *pack = userdata;
         struct ndbus_array named = {.data = NULL};
         const struct ndbus_array *arrays = message->arrays;
         char stem[ND_NAME_BYTES_MAX + 1];
@@ -82,28 +67,20 @@ pack_message(struct pack *pack, const char *path, const struct nd_source_message
                 return nd_report_bus(path, r);
         ++pack->n_records;
         pack->n_bytes += n_bytes;
-        return pack_write(pack->fd, bytes, n_bytes);
+        nd_progress_show(&pack->progress, "%" PRIu64 " records, %" PRIu64 " MB", pack->n_records,
+                         pack->n_bytes / 1000000);
+        r = nd_file_write(pack->fd, bytes, n_bytes);
+        return r ? nd_report_errno("write", r) : ND_EXIT_OK;
 }
 
 static int pack_file(struct pack *pack, const char *path)
 {
         const struct nd_source_options options = {pack->options->dtype, pack->options->shape};
-        nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
-        struct nd_source_message message;
         struct nd_fault fault;
-        int r, status = ND_EXIT_OK;
+        int r;
 
-        r = nd_source_open(&source, path, &options, &fault);
-        while (!r && status == ND_EXIT_OK) {
-                r = nd_source_next(source, &message, &fault);
-                if (!r)
-                        status = pack_message(pack, path, &message);
-                nd_progress_show(&pack->progress, "%" PRIu64 " records, %" PRIu64 " MB",
-                                 pack->n_records, pack->n_bytes / 1000000);
-        }
-        if (r < 0)
-                return nd_report_fault(path, &fault);
-        return status;
+        r = nd_source_each(path, &options, pack_message, pack, &fault);
+        return r < 0 ? nd_report_fault(path, &fault) : r;
 }
 
 static int pack_run(const void *values, char *const *arguments, size_t n_arguments)

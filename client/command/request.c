@@ -114,7 +114,6 @@ request_write_answer(struct request *request, const struct ndbus_message *answer
                 request->has_failed = true;
 }
 
-/* Negative: nothing more is asked. */
 static int request_ask(struct request *request, const struct nd_source_message *message)
 {
         struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
@@ -140,29 +139,29 @@ static int request_ask(struct request *request, const struct nd_source_message *
         return 0;
 }
 
+static int request_take(void *userdata, const char *path, const struct nd_source_message *message)
+{
+        struct request *request = userdata;
+
+        if (nd_signals_interrupted(NULL))
+                return 1;
+        if (message->note && request->n_asked == 0)
+                nd_report("%s: %s", path, message->note);
+        return request_ask(request, message) ? 1 : 0;
+}
+
+/* 1: nothing more is asked. */
 static int request_file(struct request *request, const char *path)
 {
         const struct nd_source_options options = {request->options->dtype, request->options->shape};
-        nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
-        struct nd_source_message message;
         struct nd_fault fault;
         int r;
 
-        r = nd_source_open(&source, path, &options, &fault);
-        while (!r && !nd_signals_interrupted(NULL)) {
-                r = nd_source_next(source, &message, &fault);
-                if (r)
-                        break;
-                if (message.note && request->n_asked == 0)
-                        nd_report("%s: %s", path, message.note);
-                r = request_ask(request, &message);
-                if (r)
-                        return r;
-        }
-        if (r < 0) {
-                nd_report_fault(path, &fault);
-                request->has_failed = true;
-        }
+        r = nd_source_each(path, &options, request_take, request, &fault);
+        if (r >= 0)
+                return r;
+        nd_report_fault(path, &fault);
+        request->has_failed = true;
         return 0;
 }
 

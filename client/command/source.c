@@ -532,6 +532,28 @@ int nd_source_next(struct nd_source *source,
         return 0;
 }
 
+int nd_source_each(const char *path,
+                   const struct nd_source_options *options,
+                   int (*take)(void *userdata,
+                               const char *path,
+                               const struct nd_source_message *message),
+                   void *userdata,
+                   struct nd_fault *fault)
+{
+        nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
+        struct nd_source_message message;
+        int r;
+
+        r = nd_source_open(&source, path, options, fault);
+        while (!r) {
+                r = nd_source_next(source, &message, fault);
+                if (r)
+                        return r < 0 ? r : 0;
+                r = take(userdata, path, &message);
+        }
+        return r;
+}
+
 void nd_source_stem(const char *path, char *out, size_t n_out)
 {
         const char *base = strrchr(path, '/');

@@ -83,5 +83,20 @@ struct nd_source *nd_source_free(struct nd_source *source);
 
 ND_DEFINE_CLEANUP(struct nd_source *, nd_source_free);
 
+/**
+ * nd_source_each() - every message of a file, in order
+ * @take:  is given each, valid until it returns. Anything but 0 is the end
+ *
+ * Return: 0; what @take returned; negative, with @fault: what nd_source_open() and nd_source_next()
+ *         return
+ */
+int nd_source_each(const char *path,
+                   const struct nd_source_options *options,
+                   int (*take)(void *userdata,
+                               const char *path,
+                               const struct nd_source_message *message),
+                   void *userdata,
+                   struct nd_fault *fault);
+
 /* The bytes of "a/b.npy" that name it, "b": what a frame made of it is called. "-" has none. */
 void nd_source_stem(const char *path, char *out, size_t n_out);

@@ -108,9 +108,9 @@ static int unpack_array(struct unpack *unpack, const struct ndbus_array *array, 
         return ND_EXIT_OK;
 }
 
-static int
-unpack_message(struct unpack *unpack, const char *path, const struct nd_source_message *message)
+static int unpack_message(void *userdata, const char *path, const struct nd_source_message *message)
 {
+        struct unpack *unpack = userdata;
         struct nd_fault fault;
         int status = ND_EXIT_OK;
 
@@ -123,28 +123,19 @@ unpack_message(struct unpack *unpack, const char *path, const struct nd_source_m
                         status = nd_report_fault(path, &fault);
                 fputc('\n', stdout);
         }
+        nd_progress_show(&unpack->progress, "%" PRIu64 " records", unpack->n_records);
         return status;
 }
 
 static int unpack_file(struct unpack *unpack, const char *path)
 {
         const struct nd_source_options options = {NULL, NULL};
-        nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
-        struct nd_source_message message;
         struct nd_fault fault;
-        int r, status = ND_EXIT_OK;
+        int r;
 
-        r = nd_source_open(&source, path, &options, &fault);
-        while (!r && status == ND_EXIT_OK) {
-                r = nd_source_next(source, &message, &fault);
-                if (!r)
-                        status = unpack_message(unpack, path, &message);
-                nd_progress_show(&unpack->progress, "%" PRIu64 " records", unpack->n_records);
-        }
+        r = nd_source_each(path, &options, unpack_message, unpack, &fault);
         nd_progress_clear(&unpack->progress);
-        if (r < 0)
-                return nd_report_fault(path, &fault);
-        return status;
+        return r < 0 ? nd_report_fault(path, &fault) : r;
 }
 
 static int unpack_run(const void *values, char *const *arguments, size_t n_arguments)
