@@ -219,6 +219,17 @@ struct nd_buffer *nd_message_keeper(const struct ndbus_message *m, size_t i_arra
         return m->frames[i_array] ? m->frames[i_array] : m->memory;
 }
 
+ND_PUBLIC struct ndbus_hold *ndbus_message_hold(const struct ndbus_message *m, size_t i_array)
+{
+        nd_assert(i_array < m->n_arrays);
+        return (struct ndbus_hold *)nd_buffer_ref(nd_message_keeper(m, i_array));
+}
+
+ND_PUBLIC void ndbus_hold_free(struct ndbus_hold *hold)
+{
+        nd_buffer_unref((struct nd_buffer *)hold);
+}
+
 ND_PUBLIC void ndbus_message_free(struct ndbus_message *m)
 {
         if (!m)

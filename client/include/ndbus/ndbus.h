@@ -50,6 +50,7 @@ extern "C" {
 struct ndbus;
 struct ndbus_message;
 struct ndbus_subscription;
+struct ndbus_hold;
 
 /* DLPack, by name only: include your own dlpack.h for the definitions. */
 struct DLManagedTensorVersioned;
@@ -374,9 +375,22 @@ int ndbus_message_export(struct ndbus_message *m,
 int ndbus_message_export_legacy(struct ndbus_message *m, size_t i_array, void **ret);
 
 /**
+ * ndbus_message_hold() - keep the memory of one array, alone, after its message is freed
+ *
+ * What an export to DLPack does, for every dtype: for bindings that describe arrays in a way of their
+ * own. The array's data stays, and nothing else: shape, names and fields are the message's.
+ *
+ * Return: never NULL; ndbus_hold_free()
+ */
+struct ndbus_hold *ndbus_message_hold(const struct ndbus_message *m, size_t i_array);
+
+/** Accepts NULL; any thread. */
+void ndbus_hold_free(struct ndbus_hold *hold);
+
+/**
  * ndbus_message_free() - end a message; accepts NULL; any thread
  *
- * What was exported from it stays valid.
+ * What was exported from it, or is held, stays valid.
  *
  * A message of a group is *finished* by this call, and by nothing else: exports do not delay it. Until
  * then it takes its place in the subscription's window, and if the connection is lost, the bus is

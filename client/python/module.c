@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * The module ndbus._ndbus, and what its parts need everywhere
+ *
+ * Nothing but the standard library is imported before it is needed: NumPy is asked for when the first
+ * array is to be a NumPy array, and is never built with.
+ */
+
+#include <limits.h>
+#include <math.h>
+#include "client/python/ndpy.h"
+
+PyObject *ndpy_import(const char *module, const char *name)
+{
+        PyObject *m = PyImport_ImportModule(module), *result;
+
+        if (!m)
+                return NULL;
+        result = PyObject_GetAttrString(m, name);
+        Py_DECREF(m);
+        return result;
+}
+
+PyObject *ndpy_numpy(const char *name)
+{
+        PyObject *result = ndpy_import("numpy", name);
+
+        if (!result && PyErr_ExceptionMatches(PyExc_ImportError))
+                PyErr_Clear();
+        return result;
+}
+
+int ndpy_convert_timeout(PyObject *seconds, void *ret_ms)
+{
+        int *ms = ret_ms;
+        double s;
+
+        if (seconds == Py_None) {
+                *ms = -1;
+                return 1;
+        }
+        s = PyFloat_AsDouble(seconds);
+        if (s == -1.0 && PyErr_Occurred())
+                return 0;
+        if (!(s >= 0)) { /* NaN neither */
+                PyErr_Format(PyExc_ValueError,
+                             "a time must be at least 0 seconds, or None for no limit, not %R",
+                             seconds);
+                return 0;
+        }
+        *ms = s * 1000 < INT_MAX ? (int)ceil(s * 1000) : -1;
+        return 1;
+}
+
+int ndpy_convert_count(PyObject *number, void *ret_count)
+{
+        unsigned long long count = 0;
+        PyObject *index = PyNumber_Index(number);
+
+        if (index)
+                count = PyLong_AsUnsignedLongLong(index); /* OverflowError for negative ones */
+        Py_XDECREF(index);
+        if (PyErr_Occurred())
+                return 0;
+        *(uint64_t *)ret_count = count;
+        return 1;
+}
+
+PyObject *ndpy_call_python(
+        const char *module, const char *name, PyObject *self, PyObject *args, PyObject *keywords)
+{
+        PyObject *function = ndpy_import(module, name);
+        PyObject *first = function ? PyTuple_Pack(1, self) : NULL;
+        PyObject *all = first ? PySequence_Concat(first, args) : NULL;
+        PyObject *result = all ? PyObject_Call(function, all, keywords) : NULL;
+
+        Py_XDECREF(function);
+        Py_XDECREF(first);
+        Py_XDECREF(all);
+        return result;
+}
+
+PyTypeObject *ndpy_add_type(PyObject *module, PyType_Spec *spec)
+{
+        PyObject *type = PyType_FromSpec(spec);
+        const char *name = strrchr(spec->name, '.') + 1;
+
+        if (type && PyModule_AddObjectRef(module, name, type))
+                Py_CLEAR(type);
+        return (PyTypeObject *)type;
+}
+
+static PyObject *module_version(PyObject *module, PyObject *unused)
+{
+        unsigned int version = ndbus_version();
+
+        (void)module;
+        (void)unused;
+        return PyUnicode_FromFormat("%u.%u.%u", version >> 16, version >> 8 & 255, version & 255);
+}
+
+PyDoc_STRVAR(pack_doc,
+             "pack(arrays, meta=None)\n--\n\n"
+             "Arrays and meta as one self-describing record: an Array of bytes.\n\n"
+             "What dumps() and dump() are made of; use those.");
+
+PyDoc_STRVAR(unpack_doc,
+             "unpack(data, offset=0)\n--\n\n"
+             "The message at the offset of bytes-like data, and the offset of the next.\n\n"
+             "Nothing is copied: the message's arrays lie in data and keep it alive.\n"
+             "Raises CorruptError or TruncatedError if there is no whole record.");
+
+PyDoc_STRVAR(version_doc, "version()\n--\n\nVersion of the C library, as 'major.minor.patch'.");
+
+static PyMethodDef methods[] = {
+        {"pack", (PyCFunction)(void (*)(void))ndpy_pack, METH_VARARGS | METH_KEYWORDS, pack_doc},
+        {"unpack", (PyCFunction)(void (*)(void))ndpy_unpack, METH_VARARGS | METH_KEYWORDS,
+         unpack_doc},
+        {"version", module_version, METH_NOARGS, version_doc},
+        {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+        .m_base = PyModuleDef_HEAD_INIT,
+        .m_name = "ndbus._ndbus",
+        .m_doc = "The C half of the package ndbus.",
+        .m_size = -1,
+        .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__ndbus(void); /* found by its name alone */
+
+PyMODINIT_FUNC PyInit__ndbus(void)
+{
+        PyObject *module = PyModule_Create(&definition);
+
+        if (module &&
+            (ndpy_error_init(module) || ndpy_meta_init(module) || ndpy_dtype_init(module) ||
+             ndpy_array_init(module) || ndpy_message_init(module) ||
+             ndpy_subscription_init(module) || ndpy_bus_init(module)))
+                Py_CLEAR(module);
+        return module;
+}

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: MIT
+"""Publishing, subscribing, errors, signals, threads and forks."""
+
+import gc
+import math
+import os
+import signal
+import threading
+import unittest
+import warnings
+
+from support import DEADLINE, DaemonTest
+
+import ndbus
+
+
+class Basics(DaemonTest):
+    def test_message(self):
+        for one, other in self.each_way():
+            with other.subscribe("m/*") as sub:
+                one.publish("m/a", b"abc", {"n": 1})
+                one.publish("m/a", [], {"n": 2}, encoding="mine")
+                message = sub.receive(DEADLINE)
+                self.assertEqual(
+                    (message.topic, message.meta, message.sequence, message.source,
+                     message.dropped, message.retained, message.redelivered, message.nbytes,
+                     message.encoding, message.reply_topic, message.subscription),
+                    ("m/a", {"n": 1}, 1, one.source, 0, False, False, 3, None, None, sub.id))
+                self.assertEqual(message.time_ns // 10**9, int(message.time))
+                self.assertEqual(bytes(message.frames[0]), b"abc")
+                message = other.receive(DEADLINE)
+                self.assertEqual((message.sequence, message.encoding, message.frames),
+                                 (2, "mine", ()))
+                with self.assertRaises(ValueError):
+                    message.array
+                with self.assertRaises(TimeoutError) as caught:
+                    sub.receive(0)
+                self.assertIs(type(caught.exception), ndbus.TimedOutError)
+                self.assertEqual(sub.stats.received, 2)
+                self.assertEqual(one.subscribers("m/a"), 1)
+                one.wait_subscribers("m/b", 1, DEADLINE)
+                self.assertGreater(one.ping(), 0)
+                one.flush()
+                self.assertIsInstance(one.stats(), dict)
+
+    def test_iteration(self):
+        bus = self.connect()
+        sub = bus.subscribe("i", policy="block", depth=4, window=2, bytes=1 << 20)
+        for i in range(3):
+            bus.publish("i", b"x", {"i": i})
+        seen = []
+        for message in sub:
+            seen.append(message.meta["i"])
+            if len(seen) == 3:
+                sub.close()
+        self.assertEqual(seen, [0, 1, 2])
+        self.assertTrue(sub.closed)
+        with self.assertRaises(ndbus.EndedError):
+            sub.receive(0)
+        sub.close()
+        bus.subscribe("j")
+        bus.publish("j", b"x")
+        for message in bus:
+            bus.close()
+        self.assertEqual(message.topic, "j")
+        with self.assertRaisesRegex(ValueError, "closed"):
+            bus.publish("i", b"x")
+
+    def test_retained(self):
+        one, two = self.connect(), self.connect()
+        one.publish("r", b"1", retain=True)
+        one.flush()
+        with two.subscribe("r") as sub:
+            self.assertTrue(sub.receive(DEADLINE).retained)
+        with two.subscribe("r", retained=False) as sub:
+            one.publish("r", b"2")
+            self.assertEqual(bytes(sub.receive(DEADLINE).frames[0]), b"2")
+        one.publish("r", retain=True)
+        one.flush()
+        with two.subscribe("r") as sub:
+            one.publish("r", b"3")
+            self.assertEqual(bytes(sub.receive(DEADLINE).frames[0]), b"3")
+
+    def test_drops(self):
+        one, two = self.connect(), self.connect()
+        sub = two.subscribe("d", depth=1, window=1)
+        for i in range(5):
+            one.publish("d", b"x", {"i": i})
+        one.flush()
+        self.assertEqual(sub.receive(DEADLINE).dropped, 0)
+        last = sub.receive(DEADLINE)
+        self.assertEqual((last.meta["i"], last.dropped, sub.stats.dropped), (4, 3, 3))
+
+    def test_block(self):
+        one, two = self.connect(), self.connect()
+        sub = two.subscribe("b", policy="block", depth=1, window=1)
+        with self.assertRaises(ndbus.WouldBlockError) as caught:
+            for _ in range(100):
+                one.publish("b", bytes(1 << 16), timeout=0)
+        self.assertIsInstance(caught.exception, TimeoutError)
+        sub.close()
+
+    def test_group(self):
+        one, two, three = self.connect(), self.connect(), self.connect()
+        subs = [bus.subscribe("g", group="workers", window=1) for bus in (two, three)]
+        for i in range(2):
+            one.publish("g", b"x", {"i": i})
+        first = subs[0].receive(DEADLINE)
+        with first:
+            pass
+        second = subs[1].receive(DEADLINE)
+        self.assertEqual(second.meta, {"i": 1})
+        # what a member had not finished when it went comes to another
+        three.close()
+        again = subs[0].receive(DEADLINE)
+        self.assertEqual((again.meta, again.redelivered), ({"i": 1}, True))
+        self.assertEqual(second.meta, {"i": 1})
+
+    def test_request(self):
+        asker, worker = self.connect(), self.connect(self.daemon.tcp)
+        with self.assertRaises(ndbus.NoSubscriberError):
+            asker.request("ask", b"1")
+        sub = worker.subscribe("ask", group="g")
+
+        def serve():
+            message = sub.receive(DEADLINE)
+            message.reply(bytes(message.frames[0]) + b"!", {"to": message.reply_topic})
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        answer = asker.request("ask", b"1", {"q": 1}, timeout=DEADLINE)
+        thread.join()
+        self.assertEqual(bytes(answer.frames[0]), b"1!")
+        self.assertEqual(answer.meta["to"], answer.topic)
+        with self.assertRaises(ndbus.InvalidError):
+            answer.reply(b"")
+        with self.assertRaises(TimeoutError):
+            asker.request("ask", b"2", timeout=0.01)
+
+    def test_errors(self):
+        bus = self.connect()
+        for call, error, base in [
+            (lambda: bus.publish("a//b", b""), ndbus.TopicError, ValueError),
+            (lambda: bus.publish("a\0b", b""), ValueError, ValueError),
+            (lambda: bus.subscribe("a/\0"), ndbus.TopicError, ValueError),
+            (lambda: bus.publish("$x", b""), ndbus.Error, Exception),
+            (lambda: bus.subscribe("x", policy="lossy"), ValueError, ValueError),
+            (lambda: bus.subscribe("x", objects="yes"), ValueError, ValueError),
+            (lambda: bus.subscribe("x", depth=-1), OverflowError, ArithmeticError),
+            (lambda: bus.receive(-1), ValueError, ValueError),
+            (lambda: bus.receive(math.nan), ValueError, ValueError),
+            (lambda: bus.receive("1"), TypeError, TypeError),
+            (lambda: ndbus.connect("http://x"), ndbus.InvalidError, ValueError),
+            (lambda: ndbus.connect("unix:/nowhere/s"), ndbus.NotConnectedError, ConnectionError),
+            (lambda: ndbus.Message(), TypeError, TypeError),
+        ]:
+            with self.subTest(error), self.assertRaises(error) as caught:
+                call()
+                bus.flush()
+            self.assertIsInstance(caught.exception, base)
+        classes = [value for value in vars(ndbus).values()
+                   if isinstance(value, type) and issubclass(value, ndbus.Error)]
+        self.assertEqual(len({c.code for c in classes}), len(classes))
+        self.assertEqual(ndbus.TimedOutError.name, "NDBUS_ETIMEDOUT")
+        self.assertTrue(all(c.__doc__ and c.__module__ == "ndbus" for c in classes))
+
+    def test_lost_connection(self):
+        self.daemon.stop()
+        self.daemon.start()
+        bus = self.connect()
+        sub = bus.subscribe("l")
+        self.daemon.process.kill()
+        self.daemon.process.communicate()
+        with self.assertRaises(ConnectionError):
+            sub.receive(DEADLINE)
+        self.daemon.start()
+        other = self.connect()
+
+        def publish():  # when the bus, which moves only within its calls, has subscribed again
+            other.wait_subscribers("l", 1, DEADLINE)
+            other.publish("l", b"x")
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        message = sub.receive(DEADLINE)
+        thread.join()
+        self.assertEqual(message.dropped, ndbus.UNKNOWN)
+        self.assertTrue(math.isinf(message.dropped))
+
+    def test_not_closed(self):
+        bus = ndbus.connect(self.daemon.unix)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del bus
+            gc.collect()
+        self.assertEqual([w.category for w in caught], [ResourceWarning])
+
+    def test_close_reports(self):
+        bus = ndbus.connect(self.daemon.unix)
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        try:
+            bus.publish("c", b"x")
+            with self.assertRaises(TimeoutError) as caught:
+                bus.close(0.05)
+        finally:
+            os.kill(self.daemon.process.pid, signal.SIGCONT)
+        self.assertEqual(caught.exception.unconfirmed, 1)
+        self.assertTrue(bus.closed)
+
+    def test_interrupt(self):
+        """A signal ends every wait; its handler runs, and what it raises is raised."""
+        bus = self.connect()
+        sub = bus.subscribe("s")
+
+        def raise_interrupt():
+            os.kill(os.getpid(), signal.SIGINT)
+
+        for wait in [lambda: sub.receive(), lambda: bus.receive(),
+                     lambda: bus.wait_subscribers("nobody"), lambda: next(sub),
+                     lambda: bus.request("s", b"x", timeout=None)]:
+            timer = threading.Timer(0.05, raise_interrupt)
+            with self.assertRaises(KeyboardInterrupt):
+                timer.start()
+                wait()
+            timer.join()
+        bus.publish("s", b"x")
+        for message in sub:
+            if bytes(message.frames[0]) == b"x":
+                break
+
+    def test_threads(self):
+        """A second thread is refused, and others run meanwhile."""
+        bus, other = self.connect(), self.connect()
+        sub = bus.subscribe("t")
+        got = []
+        thread = threading.Thread(target=lambda: got.append(sub.receive(DEADLINE)))
+        thread.start()
+        refused = None
+        while refused is None:  # until the thread is in its call
+            try:
+                bus.subscribers("t")
+            except RuntimeError as error:
+                refused = error
+        self.assertIn("one thread at a time", str(refused))
+        other.publish("t", b"x")
+        thread.join()
+        self.assertEqual(got[0].topic, "t")
+        # a message may go in another thread
+        thread = threading.Thread(target=got.clear)
+        thread.start()
+        thread.join()
+
+    def test_fork(self):
+        bus = self.connect()
+        sub = bus.subscribe("f")
+        bus.publish("f", b"abc")
+        message = sub.receive(DEADLINE)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                bus.publish("f", b"x")
+            except ndbus.ForkedError as error:
+                if isinstance(error, RuntimeError) and bytes(message.frames[0]) == b"abc":
+                    status = 0
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        bus.publish("f", b"y")
+        self.assertEqual(bytes(sub.receive(DEADLINE).frames[0]), b"y")
+
+
+if __name__ == "__main__":
+    unittest.main()
