@@ -173,7 +173,7 @@ bool nd_ledger_hold(struct nd_handed *handed, struct nd_block *block)
         if (!hold) {
                 if (!nd_memory_charge(&server->store.memory, sizeof(*hold)))
                         return false;
-                hold = malloc(sizeof(*hold));
+                hold = nd_slab_take(&server->store.shm_holds, sizeof(*hold));
                 if (!hold) {
                         nd_memory_discharge(&server->store.memory, sizeof(*hold));
                         return false;
@@ -191,14 +191,15 @@ bool nd_ledger_hold(struct nd_handed *handed, struct nd_block *block)
 /* All deliveries of a block. */
 static void hold_free(struct nd_handed *handed, struct nd_hold *hold)
 {
+        struct nd_store *store = &handed->connection->server->store;
         struct nd_holder *holder = &handed->connection->holder;
         struct nd_block *block = hold->block;
 
         holder->n_held -= hold->n;
         holder->held_bytes -= block->bytes;
         RB_REMOVE(nd_hold_tree, &handed->holds, hold);
-        nd_memory_discharge(&handed->connection->server->store.memory, sizeof(*hold));
-        free(hold);
+        nd_memory_discharge(&store->memory, sizeof(*hold));
+        nd_slab_give(&store->shm_holds, hold);
         nd_block_unhold(block);
 }
 

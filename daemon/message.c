@@ -32,6 +32,8 @@ void nd_store_deinit(struct nd_store *store)
         nd_assert(store->n_messages == 0);
         nd_slab_deinit(&store->small_messages);
         nd_slab_deinit(&store->entries);
+        nd_slab_deinit(&store->shm_blocks);
+        nd_slab_deinit(&store->shm_holds);
         nd_arena_deinit(&store->arena);
 }
 
@@ -130,6 +132,7 @@ struct nd_message *nd_message_new(struct nd_store *store,
         nd_list_init(&message->in_publisher);
         if (block) {
                 message->block = nd_block_want(block);
+                block->message = message;
                 message->received_bytes = message->body_bytes;
                 message->tail = NULL;
         }
@@ -141,6 +144,16 @@ struct nd_message *nd_message_ref(struct nd_message *message)
 {
         ++message->n_refs;
         return message;
+}
+
+static void message_leave_block(struct nd_message *message)
+{
+        struct nd_block *block = nd_steal(message->block);
+
+        if (!block)
+                return;
+        block->message = NULL;
+        nd_block_unwant(block);
 }
 
 struct nd_message *nd_message_unref(struct nd_message *message)
@@ -159,13 +172,30 @@ struct nd_message *nd_message_unref(struct nd_message *message)
         }
         nd_header_bytes_unref(message->header);
         nd_topic_unref(message->topic);
-        nd_block_unwant(message->block);
+        message_leave_block(message);
+        nd_message_unref(message->copy);
         --message->store->n_messages;
         if (message->is_small)
                 nd_slab_give(&message->store->small_messages, message);
         else
                 free(message);
         return NULL;
+}
+
+struct nd_message *nd_message_new_copy(const struct nd_message *message)
+{
+        const struct nd_prelude prelude = {.body_bytes = message->body_bytes};
+
+        return nd_message_new(message->store, &prelude, message->header, message->topic, NULL,
+                              NULL);
+}
+
+void nd_message_move(struct nd_message *message, struct nd_message *copy)
+{
+        nd_assert(copy->received_bytes == message->body_bytes);
+        message->copy = copy;
+        message->tail = copy->tail;
+        message_leave_block(message);
 }
 
 bool nd_message_reach(struct nd_message *message)
@@ -249,6 +279,8 @@ size_t nd_message_body(const struct nd_message *message,
 {
         size_t i = 0;
 
+        if (message->copy)
+                message = message->copy;
         nd_assert(to <= message->received_bytes);
         nd_assert(from >= message->n_blocks_freed * (uint64_t)ND_BLOCK_BYTES);
         for (; from < to && i < n_iov; ++i) {

@@ -26,6 +26,8 @@ struct nd_store {
         struct nd_memory memory;
         struct nd_slab small_messages; /* [ND_MESSAGE_SMALL_BYTES] each */
         struct nd_slab entries;        /* struct nd_entry, queue.c */
+        struct nd_slab shm_blocks;     /* struct nd_block */
+        struct nd_slab shm_holds;      /* struct nd_hold */
         uint64_t n_messages;
         uint64_t messages_bytes; /* of memory.used_bytes: charged for messages */
 };
@@ -76,6 +78,7 @@ struct nd_message {
         bool is_clearing;               /* nothing in it: clears the topic's retained value */
         struct nd_list entries;         /* nd_entry.in_message: every queue that holds it */
         struct nd_block *block;         /* wanted: its body lies there; or NULL */
+        struct nd_message *copy; /* reference: its body, moved out of shared memory; or NULL */
         size_t n_blocks;
         size_t n_blocks_freed; /* from the start: nobody needs them any more */
         uint8_t **blocks;      /* [n_blocks], NULL where nothing has arrived yet */
@@ -108,6 +111,13 @@ struct nd_message *nd_message_new(struct nd_store *store,
                                   struct nd_block *block);
 struct nd_message *nd_message_ref(struct nd_message *message);
 struct nd_message *nd_message_unref(struct nd_message *message);
+
+/* Empty, to take a copy of the body of a message that lies in shared memory; charged with that one.
+ * NULL: no memory */
+struct nd_message *nd_message_new_copy(const struct nd_message *message);
+
+/* Its body is in @copy from now on, which is complete and given away. */
+void nd_message_move(struct nd_message *message, struct nd_message *copy);
 
 /* Makes the body of a message readable. false: its segment cannot be mapped */
 bool nd_message_reach(struct nd_message *message);

@@ -262,6 +262,21 @@ void nd_server_watch_lead(struct nd_server *server)
                                      SERVER_LEAD_MS);
 }
 
+static void server_on_rescue(uv_idle_t *idle)
+{
+        struct nd_server *server = nd_container_of(idle, struct nd_server, rescue);
+
+        server->now_ns = uv_hrtime();
+        if (!nd_rescue_step(server))
+                uv_idle_stop(idle);
+        nd_server_settle(server);
+}
+
+void nd_server_watch_rescues(struct nd_server *server)
+{
+        (void)uv_idle_start(&server->rescue, server_on_rescue);
+}
+
 static void server_on_tick(uv_timer_t *timer)
 {
         struct nd_server *server = nd_container_of(timer, struct nd_server, tick);
@@ -374,6 +389,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->lead);
         nd_list_init(&server->memory_waiters);
         nd_list_init(&server->shares);
+        nd_list_init(&server->rescues);
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
         server->closer.n_pending_max = server->shares_max;
         server->segment_log.period_ns = SERVER_SHM_LOG_NS;
@@ -399,6 +415,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         uv_timer_init(&server->loop, &server->tick);
         uv_timer_init(&server->loop, &server->lead_timer);
         uv_timer_init(&server->loop, &server->watchdog);
+        uv_idle_init(&server->loop, &server->rescue);
         uv_timer_init(&server->loop, &server->drain);
         uv_signal_init(&server->loop, &server->sigterm);
         uv_signal_init(&server->loop, &server->sigint);
@@ -485,6 +502,9 @@ void nd_server_deinit(struct nd_server *server)
         nd_list_for_each (i, &server->connections)
                 nd_connection_mark_closing(nd_list_entry(i, struct nd_connection, in_server));
         server_close_marked(server);
+        while (!nd_list_is_empty(&server->rescues))
+                nd_rescue_end(
+                        nd_list_entry(server->rescues.next, struct nd_share, rescue.in_server));
         RB_FOREACH_SAFE (topic, nd_topic_tree, &server->router.topics, next)
                 server_forget_retained(server, topic);
         uv_walk(&server->loop, server_close_handle, NULL);

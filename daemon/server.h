@@ -25,6 +25,7 @@ struct nd_server {
         uv_timer_t tick;
         uv_timer_t lead_timer; /* runs while there is anything in lead */
         uv_timer_t watchdog;
+        uv_idle_t rescue; /* runs while there are any */
         uv_timer_t drain; /* deadline of stopping */
         struct nd_options options;
         struct nd_counters counters;
@@ -44,6 +45,7 @@ struct nd_server {
         size_t n_shares;
         size_t shares_max; /* and descriptors that wait to be closed: a share of all */
         uint64_t shares_bytes;
+        struct nd_list rescues; /* nd_rescue.in_server */
         struct nd_closer closer;
         uint64_t retained_bytes;
         uint64_t grown_bytes; /* of publishing windows, beyond what each was granted first */
@@ -95,6 +97,9 @@ void nd_server_subscriptions_changed(struct nd_server *server, const char *patte
 
 /* Accept nobody for now, or again. */
 void nd_server_pause_listeners(struct nd_server *server, bool is_paused);
+
+/* There are segments to be rescued from: work on it whenever the loop comes round. */
+void nd_server_watch_rescues(struct nd_server *server);
 
 /* Credit is due or held: look again in 10 ms. */
 void nd_server_watch_lead(struct nd_server *server);

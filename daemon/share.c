@@ -96,6 +96,7 @@ static int share_new(struct nd_connection *connection,
         share->memory = (struct nd_segment){.fd = fd, .bytes = prelude->place};
         RB_INIT(&share->blocks);
         nd_list_init(&share->handed);
+        nd_list_init(&share->rescue.in_server);
         RB_INSERT(nd_share_tree, &lender->shares, share);
         ++lender->n_shares;
         lender->bytes += share->memory.bytes;
@@ -153,6 +154,7 @@ static void share_close(struct nd_share *share)
         if (fd < 0)
                 return;
         share->memory.fd = -1;
+        nd_rescue_end(share);
         nd_segment_close(&share->memory);
         nd_closer_close(&server->closer, &fd, 1);
         nd_memory_discharge(&server->store.memory, share->charged_bytes);
@@ -165,7 +167,7 @@ static void share_close(struct nd_share *share)
 
 void nd_share_settle(struct nd_share *share)
 {
-        if (share->owner)
+        if (share->owner || share->is_busy)
                 return;
         if (share->n_wanted == 0)
                 share_close(share);
@@ -183,7 +185,7 @@ static void block_free(struct nd_block *block)
         RB_REMOVE(nd_block_tree, &share->blocks, block);
         --share->n_blocks;
         nd_memory_discharge(&share->server->store.memory, sizeof(*block));
-        free(block);
+        nd_slab_give(&share->server->store.shm_blocks, block);
 }
 
 /* The owner lets go of it. */
@@ -204,6 +206,7 @@ static void share_disown(struct nd_share *share)
                 /* it is the daemon's alone to give back now, and all of it stays or goes */
                 share->charged_bytes = share->memory.bytes - share->wanted_bytes;
                 share->server->store.memory.used_bytes += share->charged_bytes;
+                nd_rescue_consider(share);
         }
         nd_share_settle(share);
 }
@@ -261,7 +264,7 @@ int nd_lender_block(struct nd_connection *connection,
 
         if (!nd_server_charge(connection->server, sizeof(*block)))
                 return nd_memory_fault(memory, sizeof(*block), fault);
-        block = malloc(sizeof(*block));
+        block = nd_slab_take(&connection->server->store.shm_blocks, sizeof(*block));
         if (!block) {
                 nd_memory_discharge(memory, sizeof(*block));
                 return nd_fault_set(fault, NDBUS_ENO_SPACE, "block", "no memory");
@@ -318,6 +321,7 @@ struct nd_block *nd_block_unwant(struct nd_block *block)
         if (!share->owner) {
                 share->charged_bytes += block->bytes;
                 share->server->store.memory.used_bytes += block->bytes;
+                nd_rescue_consider(share);
         }
         block_settle(block);
         return NULL;

@@ -10,6 +10,7 @@
  */
 
 #include <bsd/sys/tree.h>
+#include "daemon/rescue.h"
 #include "protocol/list.h"
 #include "protocol/prelude.h"
 #include "protocol/shm/segment.h"
@@ -22,6 +23,7 @@ struct nd_block {
         RB_ENTRY(nd_block) in_share;
         struct nd_list in_released; /* nd_lender.released: its publisher is to be told */
         struct nd_share *share;
+        struct nd_message *message; /* whose body it is; or NULL */
         uint64_t place;
         uint64_t bytes;
         uint32_t n_wants; /* messages, and whoever is about to make one */
@@ -41,8 +43,10 @@ struct nd_share {
         size_t n_blocks;
         size_t n_wanted; /* of them, wanted by messages */
         uint64_t wanted_bytes;
-        uint64_t charged_bytes; /* owner gone: what is charged beyond the messages in it */
-        struct nd_list handed;  /* nd_handed.in_share */
+        uint64_t charged_bytes;  /* owner gone: what is charged beyond the messages in it */
+        bool is_busy;            /* it does not go now, whatever is left of it */
+        struct nd_rescue rescue; /* owner gone */
+        struct nd_list handed;   /* nd_handed.in_share */
 };
 
 RB_HEAD(nd_share_tree, nd_share);

@@ -14,8 +14,8 @@
 #include "daemon/server.h"
 #include "protocol/header.h"
 
-/* server, memory, counters, clients, subscriptions, groups, topics */
-#define STATS_PARTS_N  7
+/* server, memory, counters, clients, subscriptions, groups, topics, segments, holders */
+#define STATS_PARTS_N  9
 #define STATS_SINK_N   11 /* keys of stats_sink() */
 #define STATS_MEMBER_N 8  /* of stats_member() */
 
@@ -58,12 +58,14 @@ static void stats_server(msgpack_packer *packer, const struct nd_server *server)
         stats_number(packer, "uptime_ns", server->now_ns - server->started_ns);
 
         stats_key(packer, "memory");
-        msgpack_pack_map(packer, 5);
+        msgpack_pack_map(packer, 7);
         stats_number(packer, "used", server->store.memory.used_bytes);
         stats_number(packer, "used_high", server->store.memory.used_bytes_high);
         stats_number(packer, "max", server->store.memory.max_bytes);
         stats_number(packer, "retained", server->retained_bytes);
         stats_number(packer, "messages", server->store.n_messages);
+        stats_number(packer, "shm", server->shares_bytes);
+        stats_number(packer, "shm_max", server->options.shm_max);
 }
 
 static void stats_counters(msgpack_packer *packer, const struct nd_counters *counters)
@@ -260,6 +262,53 @@ static void stats_topics(msgpack_packer *packer, struct nd_server *server)
         }
 }
 
+/* Shared memory: what publishers have announced, and what of it is out. */
+static void stats_segments(msgpack_packer *packer, const struct nd_server *server)
+{
+        stats_key(packer, "segments");
+        msgpack_pack_array(packer, server->n_shares);
+        nd_list_for_each (i, &server->shares) {
+                const struct nd_share *share = nd_list_entry(i, struct nd_share, in_server);
+                const struct nd_connection *owner = share->owner;
+
+                msgpack_pack_map(packer, 8);
+                stats_number(packer, "source", owner ? owner->source : 0);
+                stats_string(packer, "client", owner ? owner->client : "");
+                stats_number(packer, "pid", owner ? (uint64_t)owner->peer_pid : 0);
+                stats_number(packer, "segment", share->number);
+                stats_number(packer, "bytes", share->memory.bytes);
+                stats_number(packer, "blocks", share->n_blocks);
+                stats_number(packer, "queued", share->n_wanted);
+                stats_number(packer, "queued_bytes", share->wanted_bytes);
+        }
+}
+
+/* And who holds it: those that publishers wait for. */
+static void stats_holders(msgpack_packer *packer, const struct nd_server *server)
+{
+        size_t n = 0;
+
+        nd_list_for_each (i, &server->connections)
+                n += nd_list_entry(i, struct nd_connection, in_server)->holder.n_held > 0;
+        stats_key(packer, "holders");
+        msgpack_pack_array(packer, n);
+        nd_list_for_each (i, &server->connections) {
+                struct nd_connection *connection =
+                        nd_list_entry(i, struct nd_connection, in_server);
+                struct nd_holder *holder = &connection->holder;
+
+                if (holder->n_held == 0)
+                        continue;
+                msgpack_pack_map(packer, 6);
+                stats_number(packer, "source", connection->source);
+                stats_string(packer, "client", connection->client);
+                stats_number(packer, "pid", (uint64_t)connection->peer_pid);
+                stats_number(packer, "blocks", holder->n_held);
+                stats_number(packer, "bytes", holder->held_bytes);
+                stats_number(packer, "oldest_ns", server->now_ns - nd_holder_oldest_ns(holder));
+        }
+}
+
 /* msgpack-c reports a failed allocation by the result of the write that needed it; a buffer that
  * remembers is simpler than a check at every number. */
 struct stats_buffer {
@@ -292,6 +341,8 @@ int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct 
         stats_subscriptions(&packer, server);
         stats_groups(&packer, server);
         stats_topics(&packer, server);
+        stats_segments(&packer, server);
+        stats_holders(&packer, server);
 
         if (buffer.has_failed) {
                 msgpack_sbuffer_destroy(&buffer.bytes);

@@ -20,6 +20,8 @@
 
 #define STAT_OPTIONS(XX, S)                                                                        \
         XX(S, json, "json", FLAG, 0, 0, 0, "", "Print everything as JSON on one line.")            \
+        XX(S, blocks, "blocks", FLAG, 0, 0, 0, "",                                                 \
+           "Show shared memory: whose it is, and who holds how much of it since when.")            \
         XX(S, watch_ms, "watch", TIME, 0, 50, INT32_MAX, "S",                                      \
            "Show a table of the topics every S seconds, with rates, until interrupted.")           \
         XX(S, count, "count", COUNT, 0, 1, INT64_MAX, "N", "With --watch: stop after N tables.")   \
@@ -61,6 +63,19 @@ static const struct stat_column stat_topics[] = {
         {"topic", "TOPIC", ND_STAT_TEXT},         {"subscribers", "SUBSCRIBERS", ND_STAT_NUMBER},
         {"messages", "MESSAGES", ND_STAT_NUMBER}, {"bytes", "BYTES", ND_STAT_BYTES},
         {"retained", "RETAINED", ND_STAT_BOOL},
+};
+
+static const struct stat_column stat_segments[] = {
+        {"source", "SOURCE", ND_STAT_HEX},    {"client", "CLIENT", ND_STAT_TEXT},
+        {"pid", "PID", ND_STAT_NUMBER},       {"segment", "SEGMENT", ND_STAT_NUMBER},
+        {"bytes", "BYTES", ND_STAT_BYTES},    {"blocks", "BLOCKS", ND_STAT_NUMBER},
+        {"queued", "QUEUED", ND_STAT_NUMBER}, {"queued_bytes", "BYTES", ND_STAT_BYTES},
+};
+
+static const struct stat_column stat_holders[] = {
+        {"source", "SOURCE", ND_STAT_HEX}, {"client", "CLIENT", ND_STAT_TEXT},
+        {"pid", "PID", ND_STAT_NUMBER},    {"blocks", "BLOCKS", ND_STAT_NUMBER},
+        {"bytes", "BYTES", ND_STAT_BYTES}, {"oldest_ns", "FOR", ND_STAT_TIME},
 };
 
 const msgpack_object *nd_stat_find(const msgpack_object *map, const char *key)
@@ -112,6 +127,8 @@ void nd_stat_format_cell(const msgpack_object *value, enum nd_stat_format format
                 snprintf(out, ND_STAT_CELL_BYTES, "%016" PRIx64, value->via.u64);
         else if (is_number && format == ND_STAT_BYTES)
                 stat_format_bytes(value->via.u64, out, ND_STAT_CELL_BYTES);
+        else if (is_number && format == ND_STAT_TIME)
+                snprintf(out, ND_STAT_CELL_BYTES, "%.1f s", (double)value->via.u64 / 1e9);
         else if (is_number)
                 snprintf(out, ND_STAT_CELL_BYTES, "%" PRIu64, value->via.u64);
         else if (value && value->type == MSGPACK_OBJECT_BOOLEAN)
@@ -217,7 +234,26 @@ static void stat_write_counters(const msgpack_object *counters)
         }
 }
 
-static int stat_write(const void *data, size_t n_data)
+static void stat_write_blocks(const msgpack_object *root)
+{
+        stat_write_table("segments", nd_stat_find(root, "segments"), stat_segments,
+                         nd_array_size(stat_segments));
+        stat_write_table("holders", nd_stat_find(root, "holders"), stat_holders,
+                         nd_array_size(stat_holders));
+}
+
+static void stat_write_overview(const msgpack_object *root)
+{
+        stat_write_table("clients", nd_stat_find(root, "clients"), stat_clients,
+                         nd_array_size(stat_clients));
+        stat_write_table("subscriptions", nd_stat_find(root, "subscriptions"), stat_subscriptions,
+                         nd_array_size(stat_subscriptions));
+        stat_write_table("topics", nd_stat_find(root, "topics"), stat_topics,
+                         nd_array_size(stat_topics));
+        stat_write_counters(nd_stat_find(root, "counters"));
+}
+
+static int stat_write(const void *data, size_t n_data, bool is_blocks)
 {
         msgpack_unpacked unpacked;
         struct nd_fault fault;
@@ -231,13 +267,10 @@ static int stat_write(const void *data, size_t n_data)
                 return nd_report("the daemon's answer cannot be read");
         }
         stat_write_server(&unpacked.data);
-        stat_write_table("clients", nd_stat_find(&unpacked.data, "clients"), stat_clients,
-                         nd_array_size(stat_clients));
-        stat_write_table("subscriptions", nd_stat_find(&unpacked.data, "subscriptions"),
-                         stat_subscriptions, nd_array_size(stat_subscriptions));
-        stat_write_table("topics", nd_stat_find(&unpacked.data, "topics"), stat_topics,
-                         nd_array_size(stat_topics));
-        stat_write_counters(nd_stat_find(&unpacked.data, "counters"));
+        if (is_blocks)
+                stat_write_blocks(&unpacked.data);
+        else
+                stat_write_overview(&unpacked.data);
         msgpack_unpacked_destroy(&unpacked);
         return ND_EXIT_OK;
 }
@@ -271,7 +304,7 @@ static int stat_run(const void *values, char *const *arguments, size_t n_argumen
         if (r)
                 return status;
         if (!options->json)
-                return stat_write(data, n_data);
+                return stat_write(data, n_data, options->blocks);
         if (nd_meta_write_json(stdout, data, n_data, &fault))
                 return nd_report_fault("", &fault);
         fputc('\n', stdout);

@@ -15,6 +15,7 @@ enum nd_stat_format {
         ND_STAT_TEXT,   /* to the left */
         ND_STAT_NUMBER, /* to the right */
         ND_STAT_BYTES,  /* 1.5M */
+        ND_STAT_TIME,   /* nanoseconds, as "1.5 s" */
         ND_STAT_HEX,
         ND_STAT_BOOL,
 };

@@ -309,6 +309,9 @@ def test_operator(folder):
         done = run("stat", url=daemon.tcp, check=0)
         for text in ["clients: 2", "subscriptions: 1", "topics: 1", "latest", "t/*", "messages_in"]:
             assert text in done.out, (text, done.out)
+        done = run("stat", "--blocks", url=daemon.unix, check=0)
+        for text in ["segments: 0", "holders: 0"]:
+            assert text in done.out, (text, done.out)
         assert "5 round trips: min " in run("ping", "--count", 5, url=daemon.unix, check=0).out
         sub.interrupt()
         for arguments in [["--size", "16", "--count", "100", "--subscribers", "3"],

@@ -134,6 +134,10 @@ void nd_embedded_check_empty(void)
         nd_assert(nd_list_is_empty(&server.groups));
         nd_assert(nd_list_is_empty(&server.lead));
         nd_assert(nd_list_is_empty(&server.memory_waiters));
+        nd_assert(nd_list_is_empty(&server.shares));
+        nd_assert(nd_list_is_empty(&server.rescues));
+        nd_assert(server.n_shares == 0);
+        nd_assert(server.shares_bytes == 0);
 }
 
 /* --------------------------------------------------------------------------------------- peers */

@@ -741,6 +741,26 @@ nd_raw_stat_group(struct nd_raw *raw, const char *pattern, const char *group, co
         nd_harness_fail(raw->harness, "STATS does not know group %s", group);
 }
 
+uint64_t nd_raw_stat_holder(struct nd_raw *raw, uint64_t source, const char *name)
+{
+        struct raw_stats stats;
+        const msgpack_object *list;
+
+        raw_stats_init(raw, &stats);
+        list = map_find(&stats.map.data, "holders");
+        for (uint32_t i = 0; i < list->via.array.size; ++i) {
+                const msgpack_object *one = &list->via.array.ptr[i];
+
+                if (map_number(one, "source") == source) {
+                        uint64_t value = map_number(one, name);
+
+                        raw_stats_deinit(&stats);
+                        return value;
+                }
+        }
+        nd_harness_fail(raw->harness, "STATS says that it holds nothing");
+}
+
 static void check_subscription(struct nd_raw *raw, const msgpack_object *one)
 {
         const msgpack_object *by = map_find(one, "dropped_by");

@@ -151,6 +151,9 @@ nd_raw_stat_subscription(struct nd_raw *raw, uint64_t source, uint32_t id, const
 uint64_t
 nd_raw_stat_group(struct nd_raw *raw, const char *pattern, const char *group, const char *name);
 
+/** The same of the list "holders". */
+uint64_t nd_raw_stat_holder(struct nd_raw *raw, uint64_t source, const char *name);
+
 /** Fails the test unless for every subscription matched = delivered + dropped + queued, and dropped
  * is the sum of its reasons. */
 void nd_raw_check_stats(struct nd_raw *raw);
