@@ -3,9 +3,13 @@
 /*
  * Options
  *
- * Long options only. Values are checked against the table's range, and the machine is asked where
- * the table says so; what is wrong is said in one line that names the option, the value and what
- * would be right.
+ * Long options only, and the same names in the configuration file, by the same table. Values are
+ * checked against its ranges, and the machine is asked where it says so; what is wrong is said in one
+ * line that names the option, the value and what would be right.
+ *
+ * The command line is read first, to find the file; then the defaults are overlaid by the file and
+ * that by the command line. The same is done at every reload, so that an option that was taken out of
+ * the file has its default again.
  */
 
 #include "daemon/option.h"
@@ -15,6 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "daemon/config.h"
 #include "protocol/fault.h"
 #include "protocol/shm/room.h"
 
@@ -27,6 +32,7 @@ enum option_kind {
 static const struct option_row {
         const char *name;
         enum option_kind kind;
+        bool is_reloaded;
         size_t offset;
         uint64_t usual;
         uint64_t least;
@@ -34,9 +40,11 @@ static const struct option_row {
         const char *help;
 } option_rows[] = {
 
-#define OPTION_ROW(_field, _name, _kind, _default, _least, _most, _help)                           \
-        {_name, OPTION_##_kind, offsetof(struct nd_options, _field), _default, _least,             \
-         _most, _help},
+#define OPTION_START  false
+#define OPTION_RELOAD true
+#define OPTION_ROW(_field, _name, _kind, _when, _default, _least, _most, _help)                    \
+        {_name,    OPTION_##_kind, OPTION_##_when, offsetof(struct nd_options, _field),            \
+         _default, _least,         _most,          _help},
         ND_OPTIONS(OPTION_ROW)
 #undef OPTION_ROW
 };
@@ -47,6 +55,9 @@ enum option_plain {
         OPTION_LISTEN = 1000,
         OPTION_INSECURE_ANYONE,
         OPTION_LOG_LEVEL,
+        OPTION_FILE_N, /* the others are for the command line only */
+        OPTION_CONFIG,
+        OPTION_CHECK_CONFIG,
         OPTION_HELP,
         OPTION_VERSION,
 };
@@ -55,6 +66,8 @@ static const struct option option_plain[] = {
         {"listen", required_argument, NULL, OPTION_LISTEN},
         {"insecure-anyone", no_argument, NULL, OPTION_INSECURE_ANYONE},
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
+        {"config", required_argument, NULL, OPTION_CONFIG},
+        {"check-config", no_argument, NULL, OPTION_CHECK_CONFIG},
         {"help", no_argument, NULL, OPTION_HELP},
         {"version", no_argument, NULL, OPTION_VERSION},
 };
@@ -72,7 +85,11 @@ static void option_print_help(void)
                "                           RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR/ndbus/ndbus.sock\n"
                "  --insecure-anyone        listen on addresses that are not loopback: whoever reaches\n"
                "                           them may read and publish everything\n"
-               "  --log-level LEVEL        error, warning, notice, info or debug; default notice\n");
+               "  --log-level LEVEL        error, warning, notice, info or debug; default notice\n"
+               "  --config FILE            read options from FILE too: NAME = VALUE, one a line; with\n"
+               "                           RUNTIME_DIRECTORY " ND_CONFIG_PATH "\n"
+               "                           if it is there\n"
+               "  --check-config           say whether the options and the file are right, and exit\n");
         for (size_t i = 0; i < OPTION_N; ++i) {
                 const struct option_row *row = &option_rows[i];
                 int n = printf("  --%s %s", row->name, units[row->kind]);
@@ -145,31 +162,80 @@ static int option_parse_number(const struct option_row *row,
         return 0;
 }
 
-static int
-option_set_plain(struct nd_options *options, int option, const char *text, struct nd_fault *fault)
+static int option_parse_bool(const char *field, const char *text, bool *ret, struct nd_fault *fault)
+{
+        *ret = strcmp(text, "yes") == 0;
+        if (!*ret && strcmp(text, "no") != 0)
+                return nd_fault_set(fault, NDBUS_EINVAL, field, "'%s' is not yes or no", text);
+        return 0;
+}
+
+/* @text: NULL for a flag on the command line */
+static int option_set_plain(struct nd_options *options,
+                            int option,
+                            const char *field,
+                            const char *text,
+                            struct nd_fault *fault)
 {
         switch (option) {
         case OPTION_LISTEN:
                 if (options->n_listen == ND_LISTEN_MAX)
-                        return nd_fault_set_limit(fault, NDBUS_EINVAL, "--listen",
-                                                  ND_LISTEN_MAX + 1, ND_LISTEN_MAX, "listeners");
-                return nd_url_parse(text, "--listen", &options->listen[options->n_listen++], fault);
+                        return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_LISTEN_MAX + 1,
+                                                  ND_LISTEN_MAX, "listeners");
+                return nd_url_parse(text, field, &options->listen[options->n_listen++], fault);
         case OPTION_INSECURE_ANYONE:
-                options->insecure_anyone = true;
-                return 0;
-        case OPTION_LOG_LEVEL:
+                return option_parse_bool(field, text ? text : "yes", &options->insecure_anyone,
+                                         fault);
+        default:
                 if (!nd_log_level_parse(text, &options->log_level))
-                        return nd_fault_set(fault, NDBUS_EINVAL, "--log-level",
+                        return nd_fault_set(fault, NDBUS_EINVAL, field,
                                             "'%s' is not error, warning, notice, info or debug",
                                             text);
                 return 0;
-        case OPTION_HELP:
-                option_print_help();
-                return ND_OPTION_E_DONE;
-        default:
-                printf("ndbusd %s\n", ND_PROJECT_VERSION);
-                return ND_OPTION_E_DONE;
         }
+}
+
+static int option_set(struct nd_options *options,
+                      int option,
+                      const char *field,
+                      const char *text,
+                      struct nd_fault *fault)
+{
+        if (option >= OPTION_LISTEN)
+                return option_set_plain(options, option, field, text, fault);
+        return option_parse_number(
+                &option_rows[option], field, text,
+                (uint64_t *)(void *)((char *)options + option_rows[option].offset), fault);
+}
+
+/* The number of an option that may stand in a file; -1: there is none of this name. */
+static int option_find(const char *name)
+{
+        for (size_t i = 0; i < OPTION_N; ++i)
+                if (strcmp(option_rows[i].name, name) == 0)
+                        return (int)i;
+        for (size_t i = 0; i < nd_array_size(option_plain); ++i)
+                if (option_plain[i].val < OPTION_FILE_N && strcmp(option_plain[i].name, name) == 0)
+                        return option_plain[i].val;
+        return -1;
+}
+
+int nd_options_set(struct nd_options *options,
+                   const char *name,
+                   const char *value,
+                   uint64_t *seen,
+                   struct nd_fault *fault)
+{
+        int option = option_find(name);
+        unsigned bit = option >= OPTION_LISTEN ? (unsigned)(option - OPTION_LISTEN)
+                                               : (unsigned)(option + OPTION_FILE_N - OPTION_LISTEN);
+
+        if (option < 0)
+                return nd_fault_set(fault, NDBUS_EINVAL, name, "is no option; see ndbusd --help");
+        if (option != OPTION_LISTEN && *seen >> bit & 1)
+                return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
+        *seen |= UINT64_C(1) << bit;
+        return option_set(options, option, name, value, fault);
 }
 
 /* What the table leaves to the machine, and what depends on something else. */
@@ -184,15 +250,13 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
         if (options->message_max == ND_OPTION_DERIVED)
                 options->message_max = options->memory_max / 2;
         if (options->message_max > options->memory_max / 2)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, "--message-max",
-                                          options->message_max, options->memory_max / 2,
-                                          "bytes, half of --memory-max");
+                return nd_fault_set_limit(fault, NDBUS_EINVAL, "message-max", options->message_max,
+                                          options->memory_max / 2, "bytes, half of memory-max");
         if (options->clients_max == ND_OPTION_DERIVED)
                 options->clients_max = descriptors / 2;
         if (options->clients_max > descriptors / 2)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, "--clients-max",
-                                          options->clients_max, descriptors / 2,
-                                          "half of the file descriptor limit");
+                return nd_fault_set_limit(fault, NDBUS_EINVAL, "clients-max", options->clients_max,
+                                          descriptors / 2, "half of the file descriptor limit");
         return 0;
 }
 
@@ -227,49 +291,168 @@ static const char *option_refused(char **argv)
         return is_short && optopt != 0 ? next : argv[optind - 1];
 }
 
-int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fault *fault)
+static void option_set_defaults(struct nd_options *options)
+{
+        *options = (struct nd_options){.log_level = ND_LOG_NOTICE};
+        for (size_t i = 0; i < OPTION_N; ++i)
+                *(uint64_t *)(void *)((char *)options + option_rows[i].offset) =
+                        option_rows[i].usual;
+}
+
+/* What only the command line can say. */
+struct option_line {
+        const char *config;
+        bool is_check;
+        bool has_listen;
+};
+
+/* Options of the command line alone; anything else is set. */
+static int option_take(struct nd_options *options,
+                       int option,
+                       const char *name,
+                       struct option_line *line,
+                       struct nd_fault *fault)
+{
+        char field[40];
+
+        switch (option) {
+        case OPTION_CONFIG:
+                line->config = optarg;
+                return 0;
+        case OPTION_CHECK_CONFIG:
+                line->is_check = true;
+                return 0;
+        case OPTION_HELP:
+                option_print_help();
+                return ND_OPTION_E_DONE;
+        case OPTION_VERSION:
+                printf("ndbusd %s\n", ND_PROJECT_VERSION);
+                return ND_OPTION_E_DONE;
+        case OPTION_LISTEN:
+                if (!line->has_listen) /* instead of those of the file */
+                        options->n_listen = 0;
+                line->has_listen = true;
+                break;
+        }
+        snprintf(field, sizeof(field), "--%s", name);
+        return option_set(options, option, field, optarg, fault);
+}
+
+static int option_read_line(int argc,
+                            char **argv,
+                            struct nd_options *options,
+                            struct option_line *line,
+                            struct nd_fault *fault)
 {
         struct option table[OPTION_N + nd_array_size(option_plain) + 1] = {0};
-        struct nd_options options = {.log_level = ND_LOG_NOTICE};
-        int option;
-        int r;
+        int option, i_table, r;
 
-        for (size_t i = 0; i < OPTION_N; ++i) {
+        for (size_t i = 0; i < OPTION_N; ++i)
                 table[i] = (struct option){option_rows[i].name, required_argument, NULL, (int)i};
-                *(uint64_t *)(void *)((char *)&options + option_rows[i].offset) =
-                        option_rows[i].usual;
-        }
         memcpy(table + OPTION_N, option_plain, sizeof(option_plain));
 
+        *line = (struct option_line){0};
         opterr = 0;
         optind = 0; /* also forgets where in "-xy" an earlier parse ended */
-        while ((option = getopt_long(argc, argv, ":", table, NULL)) != -1) {
-                char field[40];
-
+        while ((option = getopt_long(argc, argv, ":", table, &i_table)) != -1) {
                 if (option == ':')
                         return nd_fault_set(fault, NDBUS_EINVAL, argv[optind - 1],
                                             "needs a value; see --help");
                 if (option == '?')
                         return nd_fault_set(fault, NDBUS_EINVAL, option_refused(argv),
                                             "is no option; see --help");
-                if (option >= OPTION_LISTEN) {
-                        r = option_set_plain(&options, option, optarg, fault);
-                } else {
-                        const struct option_row *row = &option_rows[option];
-
-                        snprintf(field, sizeof(field), "--%s", row->name);
-                        r = option_parse_number(
-                                row, field, optarg,
-                                (uint64_t *)(void *)((char *)&options + row->offset), fault);
-                }
+                r = option_take(options, option, table[i_table].name, line, fault);
                 if (r != 0)
                         return r;
         }
         if (optind < argc)
                 return nd_fault_set(fault, NDBUS_EINVAL, argv[optind],
                                     "ndbusd takes options only; see --help");
-        r = option_complete(&options, fault);
-        if (r == 0)
+        return 0;
+}
+
+/* The system's service has a file of its own, which need not be there. */
+static const char *option_default_config(void)
+{
+        return getenv("RUNTIME_DIRECTORY") && access(ND_CONFIG_PATH, F_OK) == 0 ? ND_CONFIG_PATH
+                                                                                : NULL;
+}
+
+int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fault *fault)
+{
+        struct nd_options options;
+        struct option_line line;
+        const char *config;
+        int r;
+
+        option_set_defaults(&options);
+        r = option_read_line(argc, argv, &options, &line, fault);
+        if (r != 0)
+                return r;
+        config = line.config ? line.config : option_default_config();
+        if (config) {
+                option_set_defaults(&options);
+                r = nd_config_read(config, &options, fault);
+                r = r ? r : option_read_line(argc, argv, &options, &line, fault);
+                options.config = config;
+        }
+        r = r ? r : option_complete(&options, fault);
+        if (r == 0 && line.is_check) {
+                printf("%s: ok\n", config ? config : "ndbusd");
+                return ND_OPTION_E_DONE;
+        }
+        if (r == 0) {
+                options.argc = argc;
+                options.argv = argv;
                 *ret = options;
+        }
         return r;
+}
+
+/* ------------------------------------------------------------------------------------- reloading */
+
+static bool option_same_listeners(const struct nd_options *a, const struct nd_options *b)
+{
+        char text_a[ND_HOST_BYTES_MAX + 32], text_b[ND_HOST_BYTES_MAX + 32];
+
+        if (a->n_listen != b->n_listen)
+                return false;
+        for (size_t i = 0; i < a->n_listen; ++i)
+                if (strcmp(nd_url_format(&a->listen[i], text_a, sizeof(text_a)),
+                           nd_url_format(&b->listen[i], text_b, sizeof(text_b))) != 0)
+                        return false;
+        return true;
+}
+
+static bool option_keep(const char *name, bool is_changed)
+{
+        if (is_changed)
+                nd_log(ND_LOG_WARNING, "reload option=%s: changes take effect at the next start",
+                       name);
+        return is_changed;
+}
+
+void nd_options_reload(struct nd_options *options, const struct nd_options *changed)
+{
+        struct nd_options old = *options;
+
+        *options = *changed;
+        for (size_t i = 0; i < OPTION_N; ++i) {
+                const struct option_row *row = &option_rows[i];
+                uint64_t was = *(uint64_t *)(void *)((char *)&old + row->offset);
+                uint64_t *is = (uint64_t *)(void *)((char *)options + row->offset);
+
+                if (was == *is)
+                        continue;
+                if (row->is_reloaded)
+                        nd_log(ND_LOG_NOTICE, "reload option=%s from=%" PRIu64 " to=%" PRIu64,
+                               row->name, was, *is);
+                else if (option_keep(row->name, true))
+                        *is = was;
+        }
+        option_keep("listen", !option_same_listeners(&old, changed));
+        option_keep("insecure-anyone", old.insecure_anyone != changed->insecure_anyone);
+        memcpy(options->listen, old.listen, sizeof(old.listen));
+        options->n_listen = old.n_listen;
+        options->insecure_anyone = old.insecure_anyone;
 }

@@ -336,6 +336,32 @@ static void server_on_signal(uv_signal_t *signal, int number)
         nd_server_settle(server);
 }
 
+static void server_on_hangup(uv_signal_t *signal, int number)
+{
+        struct nd_server *server = signal->data;
+        struct nd_options changed;
+        struct nd_fault fault;
+        char text[64];
+
+        (void)number;
+        if (server->drain_deadline_ns != 0)
+                return;
+        server->now_ns = uv_hrtime();
+        snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
+                 (unsigned long long)(server->now_ns / 1000));
+        nd_notify(text);
+        if (nd_options_parse(server->options.argc, server->options.argv, &changed, &fault) == 0) {
+                nd_options_reload(&server->options, &changed);
+                nd_log_set_level(server->options.log_level);
+                nd_log(ND_LOG_NOTICE, "reloaded config=%s", server->options.config);
+        } else {
+                nd_log(ND_LOG_ERROR, "not reloaded, the old settings stay in force: %s: %s",
+                       fault.field, fault.text);
+        }
+        nd_notify("READY=1");
+        nd_server_settle(server);
+}
+
 static uint64_t server_count_lost(struct nd_server *server)
 {
         uint64_t n = 0;
@@ -419,8 +445,10 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         uv_timer_init(&server->loop, &server->drain);
         uv_signal_init(&server->loop, &server->sigterm);
         uv_signal_init(&server->loop, &server->sigint);
+        uv_signal_init(&server->loop, &server->sighup);
         server->sigterm.data = server;
         server->sigint.data = server;
+        server->sighup.data = server;
         return 0;
 }
 
@@ -472,6 +500,8 @@ int nd_server_run(struct nd_server *server)
                 return EXIT_FAILURE;
         uv_signal_start(&server->sigterm, server_on_signal, SIGTERM);
         uv_signal_start(&server->sigint, server_on_signal, SIGINT);
+        if (server->options.config) /* without a file it means what it means to every program */
+                uv_signal_start(&server->sighup, server_on_hangup, SIGHUP);
         uv_timer_start(&server->tick, server_on_tick, SERVER_TICK_MS, SERVER_TICK_MS);
         server_say_ready(server);
         uv_run(&server->loop, UV_RUN_DEFAULT);

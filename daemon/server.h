@@ -22,6 +22,7 @@ struct nd_server {
         uv_loop_t loop;
         uv_signal_t sigterm;
         uv_signal_t sigint;
+        uv_signal_t sighup;
         uv_timer_t tick;
         uv_timer_t lead_timer; /* runs while there is anything in lead */
         uv_timer_t watchdog;

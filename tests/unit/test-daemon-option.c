@@ -29,7 +29,7 @@ static const struct row {
         size_t offset;
 } rows[] = {
 
-#define ROW(_field, _name, _kind, _default, _least, _most, _help)                                  \
+#define ROW(_field, _name, _kind, _when, _default, _least, _most, _help)                           \
         {_name, _kind, _default, _least, _most, _help, offsetof(struct nd_options, _field)},
         ND_OPTIONS(ROW)
 #undef ROW
@@ -153,7 +153,7 @@ Test(daemon_option, together)
         struct nd_options options;
         struct nd_fault fault;
 
-        expect_refused("--memory-max=8M", "--message-max=5M", "--message-max", "4194304");
+        expect_refused("--memory-max=8M", "--message-max=5M", "message-max", "4194304");
         cr_expect_eq(parse("--memory-max=8M", "--message-max=4M", &options, &fault), 0);
         cr_expect_eq(options.message_max, 4 * ND_MIB);
 }
@@ -199,7 +199,8 @@ Test(daemon_option, as_many_listeners_as_there_is_room_for)
         cr_expect_eq(fault.limit, ND_LISTEN_MAX);
 }
 
-static const char *const plain[] = {"--listen", "--insecure-anyone", "--log-level", "--help",
+static const char *const plain[] = {"--listen", "--insecure-anyone", "--log-level",
+                                    "--config", "--check-config",    "--help",
                                     "--version"};
 
 Test(daemon_option, help_knows_all, .init = cr_redirect_stdout)
