@@ -8,8 +8,9 @@
  * only, and when all have gone nothing is kept.
  *
  * Byte 0: 1 the handshake is done for it; 2 there is a subscriber to everything; 4 the client
- * reads nothing; 8 the subscriber reads nothing; 16 time passes at the end. Byte 1: where the bytes
- * are cut.
+ * reads nothing; 8 the subscriber reads nothing; 16 time passes at the end; 32 both have shared
+ * memory; 64 and it has announced segment 1; 128 a descriptor comes with the first bytes. Byte 1: where
+ * the bytes are cut.
  */
 
 #include <string.h>
@@ -38,10 +39,10 @@ static void send_packet(struct nd_embedded_peer *peer,
         nd_assert(nd_embedded_send(peer, header->data, header->n));
 }
 
-static void shake_hands(struct nd_embedded_peer *peer)
+static void shake_hands(struct nd_embedded_peer *peer, uint32_t features)
 {
         const struct nd_hello hello = {ND_VERSION, ND_VERSION};
-        const struct nd_connect connect = {.client = ND_STRING("fuzz")};
+        const struct nd_connect connect = {.features = features, .client = ND_STRING("fuzz")};
         struct nd_control_bytes header;
         uint8_t bytes[ND_HELLO_BYTES];
 
@@ -52,7 +53,24 @@ static void shake_hands(struct nd_embedded_peer *peer)
         nd_embedded_run(2);
 }
 
-static void subscribe(struct nd_embedded_peer *peer)
+static void announce(struct nd_embedded_peer *peer)
+{
+        const struct nd_segment *segment = nd_embedded_segment();
+        const struct nd_prelude prelude = {
+                .kind = ND_KIND_SEGMENT,
+                .flags = ND_FLAG_FD,
+                .segment = 1,
+                .place = segment->bytes,
+                .sequence = 2,
+        };
+        uint8_t bytes[ND_PRELUDE_BYTES];
+
+        nd_prelude_pack(&prelude, bytes);
+        nd_embedded_send_fd(peer, bytes, sizeof(bytes), segment->fd);
+        nd_embedded_run(2);
+}
+
+static void subscribe(struct nd_embedded_peer *peer, uint32_t features)
 {
         const struct nd_subscribe ask = {
                 .pattern = ND_STRING("**"),
@@ -64,7 +82,7 @@ static void subscribe(struct nd_embedded_peer *peer)
         };
         struct nd_control_bytes header;
 
-        shake_hands(peer);
+        shake_hands(peer, features);
         nd_subscribe_pack(&ask, &header);
         send_packet(
                 peer,
@@ -76,17 +94,22 @@ static void subscribe(struct nd_embedded_peer *peer)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
 {
         struct nd_embedded_peer client, subscriber = {.fd = -1};
+        uint32_t features;
         uint32_t cut;
 
         if (n_data < 2)
                 return 0;
+        features = data[0] & 32 ? ND_FEATURE_SHM : 0;
         nd_embedded_open(&client);
         if (data[0] & 2) {
                 nd_embedded_open(&subscriber);
-                subscribe(&subscriber);
+                subscribe(&subscriber, features);
         }
-        if (data[0] & 1)
-                shake_hands(&client);
+        if (data[0] & 1) {
+                shake_hands(&client, features);
+                if (features && data[0] & 64)
+                        announce(&client);
+        }
 
         cut = data[1];
         for (size_t i = 2; i < n_data && !client.has_ended;) {
@@ -96,7 +119,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
                         cut = cut * 1664525u + 1013904223u;
                         n = nd_min_u64(n, 1 + (cut >> 24) % data[1]);
                 }
-                if (!nd_embedded_send(&client, data + i, n))
+                if (i == 2 && data[0] & 128)
+                        nd_embedded_send_fd(&client, data + i, n, nd_embedded_segment()->fd);
+                else if (!nd_embedded_send(&client, data + i, n))
                         break; /* it owes too many answers, and will not read them */
                 i += n;
                 nd_embedded_run(1);

@@ -7,14 +7,19 @@
  * little, leave. Clients keep to the protocol, so nothing may close their connections; and what
  * they hear must be right: chunks without gap or overlap, the bytes that were published, sequences
  * that rise, and for every subscription received + dropped = matched.
+ *
+ * Two of them have shared memory. They publish in blocks, hold what they receive, and release it some
+ * time; no block is released to its publisher while another client holds it.
  */
 
 #include <string.h>
+#include <unistd.h>
 #include "daemon/sink.h"
 #include "protocol/byteorder.h"
 #include "protocol/control.h"
 #include "protocol/header.h"
 #include "protocol/hello.h"
+#include "protocol/shm/release.h"
 #include "tests/support/embedded.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
@@ -24,6 +29,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
 #define SUBSCRIPTIONS_N 12u
 #define STREAMS_N       48u
 #define STEPS_MAX       400u
+#define SLOTS_N         16u /* places of blocks in the segment, which overlap */
+#define SLOT_BYTES      (ND_EMBEDDED_SEGMENT_BYTES / SLOTS_N)
+#define HELD_MAX        (STEPS_MAX * SUBSCRIPTIONS_N * PEERS_N)
+#define HANDED_MAX      1024u
 
 static const char *const topic_names[TOPICS_N] = {"a", "a/b", "b"};
 static const char *const patterns[] = {"a", "a/*", "**", "b", "*"};
@@ -76,6 +85,29 @@ struct peer {
         } open;
         struct subscription subscriptions[SUBSCRIPTIONS_N];
         struct stream streams[STREAMS_N];
+
+        /* shared memory */
+        bool has_shm;
+        uint32_t segment;  /* its own; 0: none */
+        bool is_announced; /* and answered */
+        bool is_out[SLOTS_N];
+        size_t n_out;
+        uint32_t last_handed;
+
+        enum handed {
+                NOT_HANDED,
+                HANDED,
+                UNMAPPABLE,
+                GONE,
+        } handed[HANDED_MAX];
+
+        struct held {
+                uint32_t segment;
+                uint64_t place;
+                uint64_t source;
+        } held[HELD_MAX];
+
+        size_t n_held;
 };
 
 static struct peer peers[PEERS_N];
@@ -168,6 +200,66 @@ static struct stream *peer_stream(struct peer *peer, uint32_t number)
         return NULL;
 }
 
+/* It is where it was published, and stays there until it is released. */
+static void hear_block(struct peer *peer, struct stream *stream, const struct nd_prelude *p)
+{
+        nd_assert(peer->has_shm && p->segment < HANDED_MAX);
+        nd_assert(peer->handed[p->segment] == HANDED || peer->handed[p->segment] == UNMAPPABLE);
+        nd_assert(p->place % SLOT_BYTES == 0);
+        nd_assert(p->body_bytes <= ND_EMBEDDED_SEGMENT_BYTES - p->place);
+        if (peer->handed[p->segment] == HANDED) {
+                nd_assert(peer->n_held < HELD_MAX);
+                peer->held[peer->n_held++] = (struct held){p->segment, p->place, p->source};
+        }
+        hear_body(peer, stream, nd_embedded_segment()->base + p->place, p->body_bytes);
+}
+
+static void hear_segment(struct peer *peer, const struct nd_prelude *p)
+{
+        int fd;
+
+        if (!(p->flags & ND_FLAG_FD)) { /* the answer */
+                nd_assert(p->segment == peer->segment && !peer->is_announced);
+                peer->is_announced = true;
+                return;
+        }
+        nd_assert(p->segment > peer->last_handed && p->segment < HANDED_MAX);
+        peer->last_handed = p->segment;
+        peer->handed[p->segment] = HANDED;
+        fd = nd_embedded_take_fd(&peer->end);
+        nd_assert(nd_segment_check(fd, ND_EMBEDDED_SEGMENT_BYTES, NULL) == 0);
+        close(fd);
+}
+
+static void hear_segment_gone(struct peer *peer, const struct nd_prelude *p)
+{
+        nd_assert(p->segment < HANDED_MAX);
+        nd_assert(peer->handed[p->segment] == HANDED || peer->handed[p->segment] == UNMAPPABLE);
+        peer->handed[p->segment] = GONE;
+}
+
+/* Blocks of its own come back: nobody holds them. */
+static void hear_release(struct peer *peer, const struct nd_prelude *p, const uint8_t *body)
+{
+        struct nd_release_reader reader = {.data = body, .n = p->body_bytes};
+        uint32_t segment;
+        uint64_t place;
+        int r;
+
+        while ((r = nd_release_next(&reader, &segment, &place, NULL)) > 0) {
+                nd_assert(segment == peer->segment && place % SLOT_BYTES == 0);
+                nd_assert(peer->is_out[place / SLOT_BYTES]);
+                peer->is_out[place / SLOT_BYTES] = false;
+                --peer->n_out;
+                for (size_t i = 0; i < PEERS_N; ++i) {
+                        for (size_t k = 0; k < peers[i].n_held; ++k)
+                                nd_assert(peers[i].held[k].source != peer->source ||
+                                          peers[i].held[k].place != place);
+                }
+        }
+        nd_assert(r == 0);
+}
+
 static void hear_message(struct peer *peer, const struct nd_packet *packet, const uint8_t *body)
 {
         const struct nd_prelude *p = &packet->prelude;
@@ -193,7 +285,9 @@ static void hear_message(struct peer *peer, const struct nd_packet *packet, cons
                 .source = p->source,
                 .sequence = p->sequence,
         };
-        if (!(p->flags & ND_FLAG_BODY_IN_CHUNKS))
+        if (p->flags & ND_FLAG_BODY_IN_BLOCK)
+                hear_block(peer, stream, p);
+        else if (!(p->flags & ND_FLAG_BODY_IN_CHUNKS))
                 hear_body(peer, stream, body, p->body_bytes);
 }
 
@@ -233,6 +327,15 @@ static void hear(void *userdata, const struct nd_packet *packet, const uint8_t *
                 nd_assert(p->place > 0);
                 peer_subscription(peer, p->subscription)->n_dropped += p->place;
                 break;
+        case ND_KIND_SEGMENT:
+                hear_segment(peer, p);
+                break;
+        case ND_KIND_SEGMENT_GONE:
+                hear_segment_gone(peer, p);
+                break;
+        case ND_KIND_RELEASE:
+                hear_release(peer, p, body);
+                break;
         case ND_KIND_UNSUBSCRIBED:
                 peer_subscription(peer, p->subscription)->is_there = false;
                 break;
@@ -240,6 +343,7 @@ static void hear(void *userdata, const struct nd_packet *packet, const uint8_t *
                 nd_assert(nd_error_header_unpack(packet->header, p->header_bytes, &error, NULL) ==
                           0);
                 nd_assert(!error.closes);
+                nd_assert(error.of != ND_KIND_SEGMENT);
                 if (error.of == ND_KIND_SUBSCRIBE)
                         peer->subscriptions[(peer->last_id - 1) % SUBSCRIPTIONS_N].is_there = false;
                 break;
@@ -268,14 +372,87 @@ static void say(struct peer *peer,
         nd_assert(n_body == 0 || nd_embedded_send(&peer->end, body, n_body));
 }
 
+static void announce(struct peer *peer)
+{
+        struct nd_prelude prelude = {
+                .kind = ND_KIND_SEGMENT,
+                .flags = ND_FLAG_FD,
+                .segment = ++peer->segment,
+                .place = ND_EMBEDDED_SEGMENT_BYTES,
+                .sequence = ++peer->n_requests,
+        };
+        uint8_t bytes[ND_PRELUDE_BYTES];
+
+        peer->is_announced = false;
+        nd_prelude_pack(&prelude, bytes);
+        nd_embedded_send_fd(&peer->end, bytes, sizeof(bytes), nd_embedded_segment()->fd);
+}
+
+static void release(struct peer *peer, size_t n)
+{
+        static uint8_t body[ND_CONTROL_BODY_BYTES_MAX];
+        struct nd_release_writer writer = {.data = body};
+
+        while (n > 0 && peer->n_held > 0 &&
+               nd_release_add(&writer, peer->held[peer->n_held - 1].segment,
+                              peer->held[peer->n_held - 1].place)) {
+                --peer->n_held;
+                --n;
+        }
+        if (writer.n > 0)
+                say(peer, (struct nd_prelude){.kind = ND_KIND_RELEASE, .body_bytes = writer.n},
+                    NULL, 0, body, writer.n);
+}
+
+/* A segment that it cannot map: what it has in it is released. */
+static void refuse(struct peer *peer, uint32_t number)
+{
+        size_t n = 0;
+
+        if (peer->handed[number] != HANDED)
+                return;
+        peer->handed[number] = UNMAPPABLE;
+        for (size_t i = 0; i < peer->n_held; ++i) {
+                if (peer->held[i].segment != number)
+                        peer->held[n++] = peer->held[i];
+        }
+        peer->n_held = n;
+        say(peer,
+            (struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE, .segment = number, .sequence = 1},
+            NULL, 0, NULL, 0);
+}
+
+static void shared_memory(struct peer *peer, uint8_t what, uint8_t arg)
+{
+        if (!peer->has_shm)
+                return;
+        if (what == 2) {
+                release(peer, 1);
+        } else if (what == 4) {
+                release(peer, SIZE_MAX);
+        } else if (arg & 1) {
+                refuse(peer, 1 + (arg >> 1) % HANDED_MAX % (peer->last_handed + 1));
+        } else if (peer->is_announced && peer->n_out == 0) {
+                say(peer,
+                    (struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE, .segment = peer->segment},
+                    NULL, 0, NULL, 0);
+                announce(peer);
+        }
+}
+
 static void peer_open(struct peer *peer)
 {
         const struct nd_hello hello = {ND_VERSION, ND_VERSION};
-        const struct nd_connect connect = {.client = ND_STRING("traffic")};
+        const bool has_shm = peer != &peers[PEERS_N - 1];
+        const struct nd_connect connect = {
+                .features = has_shm ? ND_FEATURE_SHM : 0,
+                .client = ND_STRING("traffic"),
+        };
         struct nd_control_bytes header;
         uint8_t bytes[ND_HELLO_BYTES];
 
-        *peer = (struct peer){0};
+        memset(peer, 0, sizeof(*peer));
+        peer->has_shm = has_shm;
         nd_embedded_open(&peer->end);
         nd_hello_pack(&hello, bytes);
         nd_assert(nd_embedded_send(&peer->end, bytes, sizeof(bytes)));
@@ -286,11 +463,14 @@ static void peer_open(struct peer *peer)
                 nd_embedded_run(1);
                 nd_embedded_read(&peer->end, SIZE_MAX, hear, peer);
         }
+        if (has_shm)
+                announce(peer);
 }
 
 static void peer_close(struct peer *peer)
 {
         nd_embedded_close(&peer->end);
+        peer->n_held = 0;
         nd_embedded_run(1);
 }
 
@@ -344,6 +524,34 @@ static void publish(struct peer *peer, uint8_t what, uint8_t size, bool in_chunk
                 prelude.flags |= ND_FLAG_BODY_IN_CHUNKS;
         }
         say(peer, prelude, header, n_header, bodies(0), in_chunks ? 0 : body_bytes);
+}
+
+static void publish_block(struct peer *peer, uint8_t what, uint8_t size)
+{
+        static const uint64_t sizes[] = {1,     64,    100,    4000,    4200,
+                                         65536, 70000, 300000, 1000000, 2000000};
+        uint64_t body_bytes = sizes[size % nd_array_size(sizes)];
+        uint64_t slot = size / nd_array_size(sizes) % SLOTS_N;
+        nd_autofree void *header = NULL;
+        size_t n_header = make_header(what % TOPICS_N, body_bytes, &header);
+        const struct nd_prelude prelude = {
+                .kind = ND_KIND_PUBLISH,
+                .flags = ND_FLAG_BODY_IN_BLOCK | (what & 64 ? ND_FLAG_RETAINED : 0),
+                .body_bytes = body_bytes,
+                .segment = peer->segment,
+                .place = slot * SLOT_BYTES,
+                .sequence = peer->n_published + 1,
+        };
+
+        if (!peer->is_announced || peer->is_out[slot] || peer->open.stream ||
+            ND_PRELUDE_BYTES + n_header > peer->credit ||
+            body_bytes > ND_EMBEDDED_SEGMENT_BYTES - prelude.place)
+                return;
+        peer->credit -= ND_PRELUDE_BYTES + n_header;
+        ++peer->n_published;
+        peer->is_out[slot] = true;
+        ++peer->n_out;
+        say(peer, prelude, header, n_header, NULL, 0);
 }
 
 static void publish_chunk(struct peer *peer, uint8_t size)
@@ -457,7 +665,10 @@ static void step(const uint8_t *at)
         switch (at[0] / PEERS_N % 14) {
         case 0:
         case 1:
-                publish(peer, at[1], at[2], false);
+                if (at[1] & 128)
+                        publish_block(peer, at[1], at[2]);
+                else
+                        publish(peer, at[1], at[2], false);
                 break;
         case 2:
                 publish(peer, at[1], at[2], true);
@@ -501,6 +712,8 @@ static void step(const uint8_t *at)
                         peer_open(peer);
                 } else if (at[1] % 4 == 1) {
                         say(peer, (struct nd_prelude){.kind = ND_KIND_GOODBYE}, NULL, 0, NULL, 0);
+                        if (at[2] & 1)
+                                release(peer, at[2]);
                         nd_embedded_run(1);
                         peer_close(peer);
                         peer_open(peer);
@@ -509,6 +722,10 @@ static void step(const uint8_t *at)
                 }
                 break;
         case 12:
+                if (at[1] % 8 != 0 && at[1] % 2 == 0) {
+                        shared_memory(peer, at[1] % 8, at[2]);
+                        break;
+                }
                 say(peer,
                     (struct nd_prelude){.kind = at[1] & 1 ? ND_KIND_STATS : ND_KIND_PING,
                                         .sequence = ++peer->n_requests},
@@ -566,6 +783,20 @@ static void check_sums(void)
         }
 }
 
+/* All that is out is retained, and its publisher knows of everything else. */
+static void check_blocks(void)
+{
+        nd_list_for_each (i, &nd_embedded_server()->shares) {
+                const struct nd_share *share = nd_list_entry(i, struct nd_share, in_server);
+
+                nd_assert(share->n_blocks == share->n_wanted);
+                for (size_t k = 0; k < PEERS_N; ++k) {
+                        if (share->owner && share->owner->source == peers[k].source)
+                                nd_assert(share->n_blocks == peers[k].n_out);
+                }
+        }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
 {
         for (size_t i = 0; i < PEERS_N; ++i)
@@ -589,7 +820,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
         }
         for (int i = 0, still = 0; i < 2000 && still < 3; ++i)
                 still = read_and_grant() ? 0 : still + 1;
+        for (size_t i = 0; i < PEERS_N; ++i) {
+                while (peers[i].n_held > 0)
+                        release(&peers[i], SIZE_MAX);
+        }
+        nd_embedded_run(4);
+        for (size_t i = 0; i < PEERS_N; ++i)
+                nd_embedded_read(&peers[i].end, SIZE_MAX, hear, &peers[i]);
         check_sums();
+        check_blocks();
         for (size_t i = 0; i < PEERS_N; ++i)
                 peer_close(&peers[i]);
         nd_embedded_run(3);

@@ -62,6 +62,44 @@ void nd_embedded_later(uint64_t ms)
 
 /* --------------------------------------------------------------------------------- invariants */
 
+const struct nd_segment *nd_embedded_segment(void)
+{
+        static struct nd_segment segment;
+        struct nd_room room;
+
+        if (!segment.base) {
+                nd_room_read("", &room);
+                nd_assert(nd_segment_create(ND_EMBEDDED_SEGMENT_BYTES, &room, &segment, NULL) == 0);
+                for (uint64_t i = 0; i < segment.bytes; ++i)
+                        segment.base[i] = (uint8_t)(31 * i + 7);
+        }
+        return &segment;
+}
+
+static void check_share(struct nd_share *share)
+{
+        uint64_t wanted_bytes = 0;
+        size_t n = 0, n_wanted = 0;
+        struct nd_block *block;
+
+        RB_FOREACH (block, nd_block_tree, &share->blocks) {
+                ++n;
+                n_wanted += block->n_wants > 0;
+                wanted_bytes += block->n_wants > 0 ? block->bytes : 0;
+                nd_assert(block->n_wants <= 1); /* its message */
+                nd_assert((block->n_wants == 1) == (block->message != NULL));
+                /* what nobody needs is on its way to the publisher, who is there to be told */
+                nd_assert((block->n_wants == 0 && block->n_holds == 0) ==
+                          !nd_list_is_empty(&block->in_released));
+        }
+        nd_assert(share->n_blocks == n);
+        nd_assert(share->n_wanted == n_wanted);
+        nd_assert(share->wanted_bytes == wanted_bytes);
+        nd_assert(share->memory.fd >= 0);
+        nd_assert(share->owner || n_wanted > 0);
+        nd_assert(share->owner || share->charged_bytes == share->memory.bytes - wanted_bytes);
+}
+
 static void check_queue(const struct nd_queue *queue)
 {
         uint64_t n = 0, n_bytes = 0, n_over = 0;
@@ -100,6 +138,8 @@ void nd_embedded_check(void)
                 RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
                         check_queue(&subscription->sink->queue);
         }
+        nd_list_for_each (i, &server.shares)
+                check_share(nd_list_entry(i, struct nd_share, in_server));
         nd_assert(server.store.messages_bytes <= server.store.memory.used_bytes);
         nd_assert(server.retained_bytes <= server.store.messages_bytes);
         nd_assert(server.store.arena.n_used * ND_BLOCK_BYTES <=
@@ -110,11 +150,13 @@ void nd_embedded_check_empty(void)
 {
         struct nd_topic *topic, *next;
 
+        while (!nd_list_is_empty(&server.rescues)) /* what is retained, from segments that are gone */
+                nd_embedded_run(1);
         RB_FOREACH_SAFE (topic, nd_topic_tree, &server.router.topics, next) {
                 struct nd_message *message = nd_steal(topic->retained);
 
                 /* only what is retained keeps a topic */
-                nd_assert(message && topic->n_refs == 1);
+                nd_assert(message && topic->n_refs == (message->copy ? 2 : 1));
                 server.retained_bytes -= message->cost_bytes;
                 nd_message_unref(message);
         }
@@ -156,6 +198,8 @@ void nd_embedded_close(struct nd_embedded_peer *peer)
 {
         if (peer->fd >= 0)
                 close(peer->fd);
+        for (size_t i = 0; i < peer->n_fds; ++i)
+                close(peer->fds[i]);
         free(peer->buffer);
         *peer = (struct nd_embedded_peer){.fd = -1, .has_ended = true};
 }
@@ -180,6 +224,72 @@ bool nd_embedded_send(struct nd_embedded_peer *peer, const void *bytes, size_t n
                 }
         }
         return true;
+}
+
+void nd_embedded_send_fd(struct nd_embedded_peer *peer, const void *bytes, size_t n_bytes, int fd)
+{
+        union {
+                struct cmsghdr align;
+                char bytes[CMSG_SPACE(sizeof(int))];
+        } room = {0};
+        struct iovec iov = {(void *)(uintptr_t)bytes, n_bytes};
+        struct msghdr message = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = &room,
+                .msg_controllen = sizeof(room),
+        };
+        struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+        ssize_t n;
+
+        control->cmsg_level = SOL_SOCKET;
+        control->cmsg_type = SCM_RIGHTS;
+        control->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(control), &fd, sizeof(int));
+        for (unsigned i = 0; i < 64 && !peer->has_ended; ++i) {
+                n = sendmsg(peer->fd, &message, MSG_NOSIGNAL);
+                if (n > 0) {
+                        (void)nd_embedded_send(peer, (const uint8_t *)bytes + n,
+                                               n_bytes - (size_t)n);
+                        return;
+                }
+                peer->has_ended = errno != EAGAIN;
+                nd_embedded_run(1);
+        }
+}
+
+int nd_embedded_take_fd(struct nd_embedded_peer *peer)
+{
+        int fd = peer->fds[0];
+
+        nd_assert(peer->n_fds > 0);
+        memmove(peer->fds, peer->fds + 1, --peer->n_fds * sizeof(int));
+        return fd;
+}
+
+/* recv() that keeps the descriptors that come. */
+static ssize_t peer_receive(struct nd_embedded_peer *peer, uint8_t *at, size_t n_bytes)
+{
+        union {
+                struct cmsghdr align;
+                char bytes[CMSG_SPACE(8 * sizeof(int))];
+        } room;
+        struct iovec iov = {at, n_bytes};
+        struct msghdr message = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = &room,
+                .msg_controllen = sizeof(room),
+        };
+        ssize_t n = recvmsg(peer->fd, &message, MSG_CMSG_CLOEXEC);
+        const struct cmsghdr *control = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+
+        if (!control)
+                return n;
+        nd_assert(control->cmsg_len == CMSG_LEN(sizeof(int))); /* one a call */
+        nd_assert(peer->n_fds < nd_array_size(peer->fds));
+        memcpy(&peer->fds[peer->n_fds++], CMSG_DATA(control), sizeof(int));
+        return n;
 }
 
 static size_t packet_take(struct nd_embedded_peer *peer,
@@ -246,7 +356,7 @@ void nd_embedded_read(struct nd_embedded_peer *peer,
                         peer->buffer = realloc(peer->buffer, peer->n_buffer_max);
                         nd_assert(peer->buffer);
                 }
-                n = recv(peer->fd, peer->buffer + peer->n_buffer, n_ask, 0);
+                n = peer_receive(peer, peer->buffer + peer->n_buffer, n_ask);
                 if (n <= 0) {
                         peer->has_ended = n == 0 || errno != EAGAIN;
                         return;

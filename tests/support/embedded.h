@@ -21,6 +21,11 @@ void nd_embedded_run(unsigned n);
 /** Let deadlines see a time this far from now. */
 void nd_embedded_later(uint64_t ms);
 
+/** A segment for the life of the process, which every client may announce as its own; at i lies the
+ * byte 31 * i + 7. */
+#define ND_EMBEDDED_SEGMENT_BYTES (UINT64_C(4) << 20)
+const struct nd_segment *nd_embedded_segment(void);
+
 /** Fails unless for every sink matched = delivered + dropped + queued, and sums of the queues agree
  * with what is in them. */
 void nd_embedded_check(void);
@@ -36,6 +41,8 @@ struct nd_embedded_peer {
         size_t n_buffer_max;
         bool is_greeted; /**< the answer to hello has been taken */
         bool has_ended;  /**< the server closed it */
+        int fds[8];      /**< [n_fds] that came and were not taken */
+        size_t n_fds;
 };
 
 void nd_embedded_open(struct nd_embedded_peer *peer);
@@ -43,6 +50,12 @@ void nd_embedded_close(struct nd_embedded_peer *peer);
 
 /** False: the socket takes no more now. True: all of it was taken, or the server has closed. */
 bool nd_embedded_send(struct nd_embedded_peer *peer, const void *bytes, size_t n_bytes);
+
+/** The same in one piece, and a descriptor with its first byte. */
+void nd_embedded_send_fd(struct nd_embedded_peer *peer, const void *bytes, size_t n_bytes, int fd);
+
+/** The first descriptor that came; fails if there is none. close() */
+int nd_embedded_take_fd(struct nd_embedded_peer *peer);
 
 /**
  * nd_embedded_read() - take whole packets out of what the server sent
