@@ -150,7 +150,8 @@ void nd_embedded_check_empty(void)
 {
         struct nd_topic *topic, *next;
 
-        while (!nd_list_is_empty(&server.rescues)) /* what is retained, from segments that are gone */
+        /* what is retained comes out of the segments of those who have gone */
+        while (!nd_list_is_empty(&server.rescues))
                 nd_embedded_run(1);
         RB_FOREACH_SAFE (topic, nd_topic_tree, &server.router.topics, next) {
                 struct nd_message *message = nd_steal(topic->retained);
