@@ -279,6 +279,11 @@ static PyObject *bus_publish(PyObject *object, PyObject *args, PyObject *keyword
         return result;
 }
 
+static PyObject *bus_publish_object(PyObject *object, PyObject *args, PyObject *keywords)
+{
+        return ndpy_call_python("ndbus._objects", "publish", object, args, keywords);
+}
+
 static PyObject *bus_publish_async(PyObject *object, PyObject *args, PyObject *keywords)
 {
         return ndpy_call_python("ndbus._aio", "publish", object, args, keywords);
@@ -568,6 +573,12 @@ PyDoc_STRVAR(request_doc,
 
 static PyMethodDef bus_methods[] = {
         METHOD("publish", bus_publish, publish_doc),
+        METHOD("publish_object",
+               bus_publish_object,
+               "publish_object(topic, obj, meta=None, *, out_of_band=True, **options)\n--\n\n"
+               "Pickle any object and send it, its buffers beside the pickle and not copied into it.\n\n"
+               "Options are those of publish(). out_of_band=False sends one plain pickle, which any\n"
+               "pickle.loads() reads."),
         METHOD("publish_async",
                bus_publish_async,
                "publish_async(topic, arrays=(), meta=None, **options)\n--\n\n"

@@ -321,6 +321,18 @@ static PyObject *message_repr(PyObject *object)
 
 /* --------------------------------------------------------------------------- what is done with it */
 
+static PyObject *message_object(PyObject *object, PyObject *unused)
+{
+        PyObject *function = ndpy_import("ndbus._objects", "load"), *result;
+
+        (void)unused;
+        if (!function)
+                return NULL;
+        result = PyObject_CallOneArg(function, object);
+        Py_DECREF(function);
+        return result;
+}
+
 static PyObject *message_finish(PyObject *object, PyObject *unused)
 {
         struct ndpy_message *self = (struct ndpy_message *)object;
@@ -390,6 +402,10 @@ static PyMethodDef message_methods[] = {
         {"own", message_own, METH_NOARGS,
          "own()\n--\n\nMake every array private and writable, by a copy where it is not; returns\n"
          "the message. Arrays that were taken before keep the memory that they have."},
+        {"object", message_object, METH_NOARGS,
+         "object()\n--\n\nThe object that publish_object() sent.\n\n"
+         "Unpickling runs whatever code the publisher chose. So it is refused, with DeniedError,\n"
+         "unless the subscription was made with objects=\"pickle\"."},
         {"reply", (PyCFunction)(void (*)(void))message_reply, METH_VARARGS | METH_KEYWORDS,
          "reply(arrays, meta=None, *, timeout=5.0)\n--\n\nAnswer a request, on the bus that it "
          "came by."},

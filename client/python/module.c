@@ -111,12 +111,34 @@ PyDoc_STRVAR(unpack_doc,
              "Nothing is copied: the message's arrays lie in data and keep it alive.\n"
              "Raises CorruptError or TruncatedError if there is no whole record.");
 
+PyDoc_STRVAR(describe_doc,
+             "describe(buffer)\n--\n\n"
+             "(address, format, itemsize, shape, strides, readonly) of a buffer.");
+
+PyDoc_STRVAR(memory_doc,
+             "memory(address, n, owner)\n--\n\n"
+             "The bytes at an address as an Array that keeps owner alive.");
+
+PyDoc_STRVAR(shaped_doc,
+             "shaped(memory, format, itemsize, shape, strides, offset)\n--\n\n"
+             "An Array within memory whose buffer has just this format and layout.");
+
+PyDoc_STRVAR(
+        has_no_large_doc,
+        "has_no_large(object)\n--\n\n"
+        "A pickler's persistent_id: None for all, but LookupError for a bytes or bytearray of\n"
+        "LARGE or more bytes.");
+
 PyDoc_STRVAR(version_doc, "version()\n--\n\nVersion of the C library, as 'major.minor.patch'.");
 
 static PyMethodDef methods[] = {
         {"pack", (PyCFunction)(void (*)(void))ndpy_pack, METH_VARARGS | METH_KEYWORDS, pack_doc},
         {"unpack", (PyCFunction)(void (*)(void))ndpy_unpack, METH_VARARGS | METH_KEYWORDS,
          unpack_doc},
+        {"describe", ndpy_describe, METH_O, describe_doc},
+        {"memory", (PyCFunction)(void (*)(void))ndpy_memory, METH_VARARGS, memory_doc},
+        {"shaped", (PyCFunction)(void (*)(void))ndpy_shaped, METH_VARARGS, shaped_doc},
+        {"has_no_large", ndpy_has_no_large, METH_O, has_no_large_doc},
         {"version", module_version, METH_NOARGS, version_doc},
         {NULL, NULL, 0, NULL},
 };
@@ -139,6 +161,8 @@ PyMODINIT_FUNC PyInit__ndbus(void)
             (ndpy_error_init(module) || ndpy_meta_init(module) || ndpy_dtype_init(module) ||
              ndpy_array_init(module) || ndpy_message_init(module) ||
              ndpy_subscription_init(module) || ndpy_bus_init(module)))
+                Py_CLEAR(module);
+        if (module && PyModule_AddIntConstant(module, "LARGE", NDPY_LARGE_BYTES))
                 Py_CLEAR(module);
         return module;
 }

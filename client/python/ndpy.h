@@ -300,3 +300,14 @@ ndpy_message_new(struct ndbus_message *m, struct ndpy_bus *bus, PyObject *owner,
 
 PyObject *ndpy_pack(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *ndpy_unpack(PyObject *module, PyObject *args, PyObject *keywords);
+
+/* ------------------------------------------------------------------------------------- raw.c */
+
+/* Buffers of an object that are shorter stay within its pickle: measured, a frame of its own costs more
+ * up to about this. */
+#define NDPY_LARGE_BYTES 4096
+
+PyObject *ndpy_describe(PyObject *module, PyObject *buffer);
+PyObject *ndpy_memory(PyObject *module, PyObject *args);
+PyObject *ndpy_shaped(PyObject *module, PyObject *args);
+PyObject *ndpy_has_no_large(PyObject *module, PyObject *object);
