@@ -23,13 +23,17 @@ void ndpy_dlpack_delete(struct ndpy_view *view)
 {
         DLManagedTensor *legacy = view->tensor;
         DLManagedTensorVersioned *versioned = view->tensor;
+        PyObject *type, *value, *trace;
 
+        /* a deleter that runs Python must not find, nor lose, an exception of ours */
+        PyErr_Fetch(&type, &value, &trace);
         if (view->keeper == NDPY_KEEPER_TENSOR_VERSIONED) {
                 if (versioned->deleter)
                         versioned->deleter(versioned);
         } else if (legacy->deleter) {
                 legacy->deleter(legacy);
         }
+        PyErr_Restore(type, value, trace);
 }
 
 /* any.__dlpack__(), of the newest kind that it gives */
@@ -86,33 +90,28 @@ static const DLTensor *import_tensor(struct ndpy_view *view, PyObject *capsule)
         return &legacy->dl_tensor;
 }
 
-/* PyTorch before 2.0 hands out bool as uint8; its dtype attribute knows better. */
-static bool import_is_bool(PyObject *any, const struct ndbus_array *array)
+/* What does not give a capsule may give a NumPy array: PyTorch 1 knows no bool in DLPack. Is it such, and
+ * is the exception one that says so? Then it is cleared. */
+static bool import_clear_refusal(PyObject *any)
 {
-        PyObject *dtype, *text;
-        bool is_bool;
-
-        if (!array->dtype || strcmp(array->dtype, "uint8") != 0)
+        if ((!PyErr_ExceptionMatches(PyExc_RuntimeError) &&
+             !PyErr_ExceptionMatches(PyExc_BufferError)) ||
+            !PyObject_HasAttrString(any, "__array__"))
                 return false;
-        dtype = PyObject_GetAttrString(any, "dtype");
-        text = dtype ? PyObject_Str(dtype) : NULL;
-        is_bool = text && PyUnicode_CompareWithASCIIString(text, "torch.bool") == 0;
         PyErr_Clear();
-        Py_XDECREF(dtype);
-        Py_XDECREF(text);
-        return is_bool;
+        return true;
 }
 
 int ndpy_dlpack_import(struct ndpy_view *view, PyObject *any)
 {
         PyObject *capsule = import_capsule(any);
         const DLTensor *tensor = capsule ? import_tensor(view, capsule) : NULL;
-        uint32_t flags = view->array.flags;
         struct ndbus_array array;
         struct ndpy_dtype *dtype;
-        int32_t n_lanes_dims;
         int r;
 
+        if (!capsule && import_clear_refusal(any))
+                return 1;
         Py_XDECREF(capsule);
         if (!tensor || ndpy_view_set_ndim(view, tensor->ndim))
                 return -1;
@@ -121,15 +120,13 @@ int ndpy_dlpack_import(struct ndpy_view *view, PyObject *any)
                 ndpy_raise(r);
                 return -1;
         }
-        n_lanes_dims = array.lanes > 1 ? 1 : 0;
-        if (n_lanes_dims) {
+        if (array.lanes > 1) {
                 ndpy_raise_text(NDBUS_EUNSUPPORTED, "a tensor of vectors (%u lanes)", array.lanes);
                 return -1;
         }
         if (array.ndim)
                 memcpy(view->dims, array.shape, (size_t)array.ndim * sizeof(*view->dims));
-        dtype = ndpy_dtype_plain(import_is_bool(any, &array) ? "bool" : array.dtype, array.bits,
-                                 flags & NDBUS_SUBBYTE_PADDED);
+        dtype = ndpy_dtype_plain(array.dtype, array.bits, view->array.flags & NDBUS_SUBBYTE_PADDED);
         if (!dtype)
                 return -1;
         view->array.data = array.data;
@@ -337,6 +334,15 @@ export_new(struct ndpy_array *self, bool must_copy, bool may_copy, DLTensor *ret
         return export;
 }
 
+/* (major, minor), or (type, id) */
+static int parse_pair(PyObject *pair, const char *name, int *ret_a, int *ret_b)
+{
+        if (PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", ret_a, ret_b))
+                return 0;
+        PyErr_Format(PyExc_TypeError, "%s: must be a tuple of two ints, not %R", name, pair);
+        return -1;
+}
+
 /* copy=, dl_device=, stream= of the array API */
 static int export_check(PyObject *copy, PyObject *device, PyObject *stream)
 {
@@ -352,7 +358,7 @@ static int export_check(PyObject *copy, PyObject *device, PyObject *stream)
         }
         if (device == Py_None)
                 return 0;
-        if (!PyArg_ParseTuple(device, "ii;dl_device is (type, id)", &type, &id))
+        if (parse_pair(device, "dl_device", &type, &id))
                 return -1;
         if (type != kDLCPU || id != 0) {
                 PyErr_Format(PyExc_BufferError,
@@ -379,8 +385,7 @@ PyObject *ndpy_dlpack_export(PyObject *object, PyObject *args, PyObject *keyword
                                          &max_version, &device, &copy) ||
             export_check(copy, device, stream))
                 return NULL;
-        if (max_version != Py_None &&
-            !PyArg_ParseTuple(max_version, "ii;max_version is (major, minor)", &major, &minor))
+        if (max_version != Py_None && parse_pair(max_version, "max_version", &major, &minor))
                 return NULL;
         export = export_new(self, copy == Py_True, copy != Py_False, &tensor);
         if (!export)

@@ -381,7 +381,7 @@ static int unit_from_numpy(PyObject *numpy_dtype, struct ndbus_field *field)
 
         if (!function && !PyErr_Occurred())
                 ndpy_raise_text(NDBUS_EDTYPE, "dtype: a unit needs NumPy to read it");
-        if (data && PyArg_ParseTuple(data, "si", &unit, &count)) {
+        if (data && PyTuple_Check(data) && PyArg_ParseTuple(data, "si", &unit, &count)) {
                 field->unit_count = (uint32_t)count;
                 field->unit = copy_string(unit);
                 r = field->unit ? 0 : -1;
@@ -400,8 +400,11 @@ static int subarray_from_numpy(PyObject *subdtype, struct ndbus_field *field, Py
         PyObject *base, *shape;
         int64_t *dims;
 
-        if (!PyArg_ParseTuple(subdtype, "OO!", &base, &PyTuple_Type, &shape))
+        if (!PyTuple_Check(subdtype) ||
+            !PyArg_ParseTuple(subdtype, "OO!", &base, &PyTuple_Type, &shape)) {
+                PyErr_SetString(PyExc_TypeError, "dtype.subdtype is no (dtype, shape)");
                 return -1;
+        }
         if (PyTuple_GET_SIZE(shape) > NDBUS_DIMS_MAX) {
                 ndpy_raise_text(NDBUS_ESHAPE, "a field has %zd dimensions, the limit is %d",
                                 PyTuple_GET_SIZE(shape), NDBUS_DIMS_MAX);

@@ -217,7 +217,7 @@ PyObject *ndpy_array_best(struct ndpy_array *self);
 
 /* ----------------------------------------------------------------------------------- dlpack.c */
 
-/* The view of a capsule's tensor, which is taken out of the capsule. */
+/* The view of a tensor that is taken out of any's capsule. 1: it gives none, but has __array__. */
 int ndpy_dlpack_import(struct ndpy_view *view, PyObject *any);
 
 /* Methods of Array. */

@@ -397,7 +397,8 @@ static int is_numpy_scalar(PyObject *any)
         PyObject *name = PyUnicode_InternFromString("numpy");
         PyObject *numpy =
                 name ? PyImport_GetModule(name) : NULL; /* NULL: not imported, no scalars */
-        PyObject *generic = numpy ? PyObject_GetAttrString(numpy, "generic") : NULL;
+        PyObject *generic =
+                numpy && numpy != Py_None ? PyObject_GetAttrString(numpy, "generic") : NULL;
         int r = generic ? PyObject_IsInstance(any, generic) : PyErr_Occurred() ? -1 : 0;
 
         Py_XDECREF(name);
