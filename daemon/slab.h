@@ -47,7 +47,7 @@ static inline void nd_slab_give(struct nd_slab *slab, void *taken)
 {
         struct nd_slab_free *piece = taken;
 
-        if (slab->n_free >= ND_SLAB_KEPT) {
+        if (slab->n_free + 1 > ND_SLAB_KEPT) {
                 free(taken);
                 return;
         }
