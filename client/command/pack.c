@@ -7,9 +7,11 @@
  * which `ndbus unpack` makes the name again. Needs no daemon.
  */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "client/command/command.h"
 #include "client/command/file.h"
@@ -83,14 +85,34 @@ static int pack_file(struct pack *pack, const char *path)
         return r < 0 ? nd_report_fault(path, &fault) : r;
 }
 
+/* A file under way, or what is there already and takes bytes: stdout, a pipe, a device. In the place
+ * of these no file is put. */
+static int pack_open(const char *path, struct nd_output *output, bool *ret_is_file)
+{
+        struct nd_fault fault;
+        struct stat st;
+
+        *ret_is_file = false;
+        if (strcmp(path, "-") == 0) {
+                output->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+        } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+                output->fd = open(path, O_WRONLY | O_CLOEXEC);
+        } else {
+                *ret_is_file = true;
+                return nd_output_begin(AT_FDCWD, path, output, &fault) ? nd_report_fault("", &fault)
+                                                                       : ND_EXIT_OK;
+        }
+        return output->fd < 0 ? nd_report_errno(path, errno) : ND_EXIT_OK;
+}
+
 static int pack_run(const void *values, char *const *arguments, size_t n_arguments)
 {
         const struct nd_pack_options *options = values;
         struct nd_output output = {.fd = -1, .folder_fd = -1};
-        struct pack pack = {.options = options, .fd = STDOUT_FILENO};
+        struct pack pack = {.options = options};
         struct nd_fault fault;
-        bool is_stdout;
-        int status = ND_EXIT_OK;
+        bool is_file;
+        int status;
 
         if (!options->output) {
                 nd_report("--output: is missing; say where the records go, as in -o FILE.ndb");
@@ -100,17 +122,13 @@ static int pack_run(const void *values, char *const *arguments, size_t n_argumen
                 nd_report_fault("", &fault);
                 return ND_EXIT_USAGE;
         }
-        is_stdout = strcmp(options->output, "-") == 0;
-        if (!is_stdout) {
-                if (nd_output_begin(AT_FDCWD, options->output, &output, &fault))
-                        status = nd_report_fault("", &fault);
-                pack.fd = output.fd;
-        }
+        status = pack_open(options->output, &output, &is_file);
+        pack.fd = output.fd;
         nd_progress_start(&pack.progress);
         for (size_t i = 0; status == ND_EXIT_OK && i < n_arguments; ++i)
                 status = pack_file(&pack, arguments[i]);
         nd_progress_clear(&pack.progress);
-        if (status == ND_EXIT_OK && !is_stdout &&
+        if (status == ND_EXIT_OK && is_file &&
             nd_output_commit(&output, /* replace= */ true, &fault))
                 status = nd_report_fault("", &fault);
         nd_output_abandon(&output);

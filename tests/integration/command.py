@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import struct
 import subprocess
 import sys
@@ -116,6 +117,15 @@ def test_pack(folder):
     assert lines[4] == ["a-3.npy", "float32", "[3]"], lines
     assert get(out, "a.npy") == get(out, "a-3.npy") == FLOATS
     assert get(out, "b.npy") == BRAIN
+
+    # a pipe at that path is written to; no file takes its place
+    pipe = os.path.join(folder, "pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    run("pack", a, "-o", pipe, check=0)
+    assert os.read(reader, 65536) == run("pack", a, "-o", "-", check=0).stdout
+    os.close(reader)
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
 
     # raw bytes; and the true dtype of opaque ones is kept, and told when it is written
     run("pack", raw, "-o", packed, "--dtype", ">int16", "--shape", "2,1", check=0)
