@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "daemon/admission.h"
 #include "daemon/request.h"
 #include "daemon/server.h"
 
@@ -228,6 +229,7 @@ void nd_connection_close(struct nd_connection *connection)
         nd_holder_deinit(&connection->holder);
         nd_descriptors_deinit(&connection->descriptors, &server->closer);
         nd_connection_unstash(connection);
+        nd_admission_end(connection);
         connection->state = ND_CONNECTION_CLOSED;
         uv_poll_stop(&connection->poll);
         if (connection->is_tcp)

@@ -10,6 +10,7 @@
 #include "daemon/ledger.h"
 #include "daemon/outbox.h"
 #include "daemon/publisher.h"
+#include "daemon/rights.h"
 #include "protocol/url.h"
 
 struct nd_server;
@@ -53,11 +54,14 @@ struct nd_connection {
         uint8_t refuse_reason;
         uint64_t deadline_ns; /* of hello and CONNECT, or of the last words; 0: none */
         uint64_t source;
-        uint64_t pid;      /* as it says */
-        char client[64];   /* as it says; printable */
-        char peer[128];    /* address or pid and uid, for the operator */
-        pid_t peer_pid;    /* as the kernel says; 0: not known */
-        uint32_t features; /* enum nd_feature, of both ends */
+        uint64_t pid;             /* as it says */
+        char client[64];          /* as it says; printable */
+        char peer[128];           /* address or pid and uid, for the operator */
+        pid_t peer_pid;           /* as the kernel says; 0: not known */
+        struct nd_rights *rights; /* NULL: there are no rules */
+        uint64_t rights_bytes;    /* charged */
+        bool sees_all;            /* it may subscribe to every topic */
+        uint32_t features;        /* enum nd_feature, of both ends */
 
         /* bytes of a packet that is not whole yet; more than it can hold is charged */
         uint8_t *stash;

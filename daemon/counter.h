@@ -27,6 +27,7 @@
         XX(refused_too_big, "messages refused: a size exceeds its limit")                          \
         XX(refused_no_space, "messages refused: no memory; raise --memory-max")                    \
         XX(refused_other, "messages refused for any other fault of their own")                     \
+        XX(denied, "connections, requests and messages refused for want of a right")               \
         XX(dropped_oldest, "deliveries dropped by policy drop-oldest")                             \
         XX(dropped_newest, "deliveries dropped by policy drop-newest")                             \
         XX(dropped_latest, "deliveries replaced by a newer value, policy latest")                  \

@@ -143,7 +143,7 @@ enum nd_way nd_ledger_way(struct nd_connection *connection,
         struct nd_handed key = {.share = block->share};
         struct nd_handed *handed;
 
-        if (!(connection->features & ND_FEATURE_SHM))
+        if (!(connection->features & ND_FEATURE_SHM) || !connection->sees_all)
                 return ND_WAY_SOCKET;
         if (ledger_is_over(connection, block))
                 return ND_WAY_FALLBACK;

@@ -233,7 +233,7 @@ listener_open_tcp(struct nd_server *server, const struct nd_url *url, struct nd_
                                     url->host);
         }
         fd = listener_bind_tcp(info, url, fault);
-        if (fd >= 0 && address_is_loopback(info->ai_addr))
+        if (fd >= 0 && address_is_loopback(info->ai_addr) && !server->options.rules)
                 nd_log(ND_LOG_NOTICE,
                        "tcp://%s is open to every user of this machine, whatever the Unix socket's "
                        "mode",

@@ -55,6 +55,7 @@ enum option_plain {
         OPTION_LISTEN = 1000,
         OPTION_INSECURE_ANYONE,
         OPTION_LOG_LEVEL,
+        OPTION_ALLOW,
         OPTION_FILE_N, /* the others are for the command line only */
         OPTION_CONFIG,
         OPTION_CHECK_CONFIG,
@@ -66,6 +67,7 @@ static const struct option option_plain[] = {
         {"listen", required_argument, NULL, OPTION_LISTEN},
         {"insecure-anyone", no_argument, NULL, OPTION_INSECURE_ANYONE},
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
+        {"allow", required_argument, NULL, OPTION_ALLOW},
         {"config", required_argument, NULL, OPTION_CONFIG},
         {"check-config", no_argument, NULL, OPTION_CHECK_CONFIG},
         {"help", no_argument, NULL, OPTION_HELP},
@@ -86,6 +88,10 @@ static void option_print_help(void)
                "  --insecure-anyone        listen on addresses that are not loopback: whoever reaches\n"
                "                           them may read and publish everything\n"
                "  --log-level LEVEL        error, warning, notice, info or debug; default notice\n"
+               "  --allow RULE             'WHO RIGHT[,RIGHT]... [PATTERN]...': WHO is user:NAME,\n"
+               "                           group:NAME or anyone; the rights are publish, subscribe,\n"
+               "                           block, retain, group and stats; may be given again; without\n"
+               "                           any everybody may do everything\n"
                "  --config FILE            read options from FILE too: NAME = VALUE, one a line; with\n"
                "                           RUNTIME_DIRECTORY " ND_CONFIG_PATH "\n"
                "                           if it is there\n"
@@ -186,6 +192,8 @@ static int option_set_plain(struct nd_options *options,
         case OPTION_INSECURE_ANYONE:
                 return option_parse_bool(field, text ? text : "yes", &options->insecure_anyone,
                                          fault);
+        case OPTION_ALLOW:
+                return nd_rules_add(&options->rules, text, field, fault);
         default:
                 if (!nd_log_level_parse(text, &options->log_level))
                         return nd_fault_set(fault, NDBUS_EINVAL, field,
@@ -232,7 +240,7 @@ int nd_options_set(struct nd_options *options,
 
         if (option < 0)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is no option; see ndbusd --help");
-        if (option != OPTION_LISTEN && *seen >> bit & 1)
+        if (option != OPTION_LISTEN && option != OPTION_ALLOW && *seen >> bit & 1)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
         *seen |= UINT64_C(1) << bit;
         return option_set(options, option, name, value, fault);
@@ -304,6 +312,7 @@ struct option_line {
         const char *config;
         bool is_check;
         bool has_listen;
+        bool has_allow;
 };
 
 /* Options of the command line alone; anything else is set. */
@@ -332,6 +341,13 @@ static int option_take(struct nd_options *options,
                 if (!line->has_listen) /* instead of those of the file */
                         options->n_listen = 0;
                 line->has_listen = true;
+                break;
+        case OPTION_ALLOW:
+                if (!line->has_allow) {
+                        nd_rules_free(options->rules);
+                        options->rules = NULL;
+                }
+                line->has_allow = true;
                 break;
         }
         snprintf(field, sizeof(field), "--%s", name);
@@ -378,35 +394,48 @@ static const char *option_default_config(void)
                                                                                 : NULL;
 }
 
+/* The file below the command line, if there is one. */
+static int option_read(int argc,
+                       char **argv,
+                       struct nd_options *options,
+                       struct option_line *line,
+                       struct nd_fault *fault)
+{
+        const char *config;
+        int r;
+
+        option_set_defaults(options);
+        r = option_read_line(argc, argv, options, line, fault);
+        config = line->config ? line->config : option_default_config();
+        if (r == 0 && config) {
+                nd_rules_free(options->rules);
+                option_set_defaults(options);
+                r = nd_config_read(config, options, fault);
+                r = r ? r : option_read_line(argc, argv, options, line, fault);
+                options->config = config;
+        }
+        return r ? r : option_complete(options, fault);
+}
+
 int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fault *fault)
 {
         struct nd_options options;
         struct option_line line;
-        const char *config;
         int r;
 
-        option_set_defaults(&options);
-        r = option_read_line(argc, argv, &options, &line, fault);
-        if (r != 0)
-                return r;
-        config = line.config ? line.config : option_default_config();
-        if (config) {
-                option_set_defaults(&options);
-                r = nd_config_read(config, &options, fault);
-                r = r ? r : option_read_line(argc, argv, &options, &line, fault);
-                options.config = config;
-        }
-        r = r ? r : option_complete(&options, fault);
+        r = option_read(argc, argv, &options, &line, fault);
         if (r == 0 && line.is_check) {
-                printf("%s: ok\n", config ? config : "ndbusd");
-                return ND_OPTION_E_DONE;
+                printf("%s: ok\n", options.config ? options.config : "ndbusd");
+                r = ND_OPTION_E_DONE;
         }
-        if (r == 0) {
-                options.argc = argc;
-                options.argv = argv;
-                *ret = options;
+        if (r != 0) {
+                nd_rules_free(options.rules);
+                return r;
         }
-        return r;
+        options.argc = argc;
+        options.argv = argv;
+        *ret = options;
+        return 0;
 }
 
 /* ------------------------------------------------------------------------------------- reloading */
@@ -455,4 +484,6 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
         memcpy(options->listen, old.listen, sizeof(old.listen));
         options->n_listen = old.n_listen;
         options->insecure_anyone = old.insecure_anyone;
+        if (!nd_rules_are_equal(old.rules, changed->rules))
+                nd_log(ND_LOG_NOTICE, "reload option=allow: the rules have changed");
 }

@@ -13,6 +13,7 @@
  */
 
 #include "daemon/log.h"
+#include "daemon/rights.h"
 #include "protocol/fault.h"
 #include "protocol/limit.h"
 #include "protocol/url.h"
@@ -51,6 +52,8 @@ struct nd_options {
         size_t n_listen;
         bool insecure_anyone;
         enum nd_log_level log_level;
+        struct nd_rules
+                *rules; /* of those that are allowed what they say; NULL: everybody everything */
         const char *config; /* the file that was read; NULL: none */
         int argc;           /* what it was made from: read again at a reload */
         char **argv;
@@ -65,7 +68,7 @@ enum {
 /**
  * nd_options_parse() - from the command line, and from the file that it or the environment names
  * @ret:    every option set, by default or by value; what is worked out from the machine included;
- *          borrows @argv
+ *          borrows @argv; nd_rules_free() its rules
  * @fault:  filled on failure: field is the option, or FILE:LINE
  *
  * Return: 0; ND_OPTION_E_DONE; NDBUS_EINVAL; NDBUS_ESYSTEM for a file that cannot be read

@@ -189,6 +189,17 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
         return pair;
 }
 
+static int publisher_deny(struct nd_publisher *publisher,
+                          enum nd_right right,
+                          const char *topic,
+                          size_t n_topic,
+                          struct nd_fault *fault)
+{
+        ++publisher_server(publisher)->counters.denied;
+        (void)nd_rights_deny(right, "topic", topic, n_topic, fault);
+        return NDBUS_EDENIED;
+}
+
 /* Fills @known, an empty slot, from a header that is new. 0 or a negative enum ndbus_err. */
 static int publisher_learn(struct nd_publisher *publisher,
                            const struct nd_packet *packet,
@@ -196,6 +207,7 @@ static int publisher_learn(struct nd_publisher *publisher,
                            struct nd_fault *fault)
 {
         struct nd_server *server = publisher_server(publisher);
+        const struct nd_rights *rights = publisher->connection->rights;
         const struct nd_header_limits limits = {
                 .body_bytes_max = server->options.message_max,
                 .dims_max = NDBUS_DIMS_MAX,
@@ -214,12 +226,21 @@ static int publisher_learn(struct nd_publisher *publisher,
                 nd_header_free(header);
                 return r;
         }
+        if (header->topic[0] != '$' &&
+            !nd_rights_allow(rights, ND_RIGHT_PUBLISH, header->topic, header->n_topic)) {
+                r = publisher_deny(publisher, ND_RIGHT_PUBLISH, header->topic, header->n_topic,
+                                   fault);
+                nd_header_free(header);
+                return r;
+        }
         *known = (struct nd_known){
                 .bytes = nd_header_bytes_new(packet->header, packet->prelude.header_bytes),
                 .topic = nd_router_topic(&server->router, header->topic, header->n_topic),
                 .body_bytes = header->body_bytes,
                 .has_reply = header->reply,
                 .is_empty = header->n_frames == 0,
+                .may_retain =
+                        nd_rights_allow(rights, ND_RIGHT_RETAIN, header->topic, header->n_topic),
         };
         nd_header_free(header);
         if (!known->bytes || !known->topic)
@@ -257,6 +278,9 @@ static int publisher_know(struct nd_publisher *publisher,
         if (packet->prelude.body_bytes != known->body_bytes)
                 return nd_fault_set_limit(fault, NDBUS_ELENGTH, "body_bytes",
                                           packet->prelude.body_bytes, known->body_bytes, "bytes");
+        if (packet->prelude.flags & ND_FLAG_RETAINED && !known->may_retain)
+                return publisher_deny(publisher, ND_RIGHT_RETAIN, known->topic->name,
+                                      known->topic->n_name, fault);
         *ret = known;
         return 0;
 }
@@ -551,7 +575,7 @@ int nd_publisher_publish(struct nd_publisher *publisher,
                 nd_block_unwant(block);
                 return r;
         }
-        if (r < 0) {
+        if (!known) {
                 nd_credit_return(publisher, n_wire);
                 publisher_refuse_incoming(publisher, fault);
         } else if (!(prelude->flags & ND_FLAG_RETAINED) && topic_n_receivers(known->topic) == 0) {
@@ -802,6 +826,12 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
                 (void)nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN);
 }
 
+void nd_publisher_forget_headers(struct nd_publisher *publisher)
+{
+        for (size_t i = 0; i < ND_HEADER_CACHE_N; ++i)
+                publisher_forget(publisher, &publisher->known[i]);
+}
+
 void nd_publisher_deinit(struct nd_publisher *publisher)
 {
         struct nd_message *message;
@@ -817,8 +847,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 nd_list_unlink(&message->in_publisher);
                 message->publisher = NULL;
         }
-        for (size_t i = 0; i < ND_HEADER_CACHE_N; ++i)
-                publisher_forget(publisher, &publisher->known[i]);
+        nd_publisher_forget_headers(publisher);
         while ((pair = RB_ROOT(&publisher->pairs))) {
                 RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
                 nd_pause_end_pair(pair);

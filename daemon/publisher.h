@@ -33,7 +33,8 @@ struct nd_known {
         uint64_t body_bytes;
         uint64_t charged_bytes; /* 0: there was no room to keep it, it is forgotten after use */
         bool has_reply;
-        bool is_empty; /* no frames */
+        bool is_empty;   /* no frames */
+        bool may_retain; /* the client has the right to */
 };
 
 struct nd_publisher {
@@ -111,6 +112,9 @@ void nd_publisher_space(struct nd_publisher *publisher,
 void nd_publisher_received(struct nd_publisher *publisher, size_t n_bytes);
 /* @n_bytes body bytes lie in another buffer. */
 void nd_publisher_append(struct nd_publisher *publisher, const uint8_t *data, size_t n_bytes);
+
+/* Rights have changed: headers that were accepted are looked at anew. */
+void nd_publisher_forget_headers(struct nd_publisher *publisher);
 
 /* Is a PUBLISH under way, its body not read to the end? */
 bool nd_publisher_is_busy(const struct nd_publisher *publisher);

@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
+#include "daemon/admission.h"
 #include "daemon/credit.h"
 #include "daemon/group.h"
 #include "daemon/ledger.h"
@@ -80,6 +81,9 @@ static int request_connect(struct nd_connection *connection,
         };
         int r = nd_connect_unpack(packet->header, packet->prelude.header_bytes, &connect, fault);
 
+        if (r < 0)
+                return r;
+        r = nd_admission_begin(connection, fault);
         if (r < 0)
                 return r;
         welcome.grant_bytes = nd_credit_open(&connection->publisher);
@@ -160,6 +164,8 @@ static int request_check_subscribe(const struct nd_connection *connection,
                 return nd_fault_set(fault, NDBUS_EDENIED, "pattern",
                                     "of the topics that begin with '$' a client receives its own "
                                     "$reply only");
+        if (nd_admission_check_subscribe(connection, ask, fault))
+                return NDBUS_EDENIED;
         if (ask->group.n > 0 && ask->policy == ND_POLICY_LATEST)
                 return nd_fault_set(
                         fault, NDBUS_EGROUP, "policy",
@@ -382,10 +388,14 @@ static void request_tell(struct nd_connection *connection,
                          uint64_t sequence)
 {
         struct nd_prelude prelude = {.kind = ND_KIND_TOPIC, .sequence = sequence};
+        bool is_allowed = topic->name[0] == '$'
+                                  ? nd_topic_is_answer(topic->name)
+                                  : nd_rights_allow(connection->rights, ND_RIGHT_PUBLISH,
+                                                    topic->name, topic->n_name);
         const struct nd_topic_header said = {
                 .topic = {topic->name, topic->n_name},
-                .allowed = topic->name[0] != '$' || nd_topic_is_answer(topic->name),
-                .subscribers = n_subscribers,
+                .allowed = is_allowed,
+                .subscribers = is_allowed ? n_subscribers : 0,
                 .paused = nd_publisher_is_paused(&connection->publisher, topic),
         };
         struct nd_control_bytes header;
@@ -469,6 +479,18 @@ void nd_request_write_news(struct nd_connection *connection)
         }
 }
 
+static int request_stats(struct nd_connection *connection,
+                         const struct nd_packet *packet,
+                         struct nd_fault *fault)
+{
+        if (nd_rights_allow_stats(connection->rights))
+                return nd_stats_answer(connection, packet->prelude.sequence, fault);
+        ++connection->server->counters.denied;
+        nd_fault_set(fault, NDBUS_EDENIED, "stats", "the right 'stats' is missing");
+        nd_connection_error(connection, fault, ND_KIND_STATS, packet->prelude.sequence);
+        return 0;
+}
+
 /* -------------------------------------------------------------------------------------- the table */
 
 int nd_request_take(struct nd_connection *connection,
@@ -500,7 +522,7 @@ int nd_request_take(struct nd_connection *connection,
         case ND_KIND_RELEASE:
                 return nd_ledger_release(connection, packet, fault);
         case ND_KIND_STATS:
-                return nd_stats_answer(connection, packet->prelude.sequence, fault);
+                return request_stats(connection, packet, fault);
         default:
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "%s is not a client's to send",
                                     nd_kind_name(packet->prelude.kind));

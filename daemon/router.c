@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <string.h>
 #include "daemon/message.h"
+#include "daemon/rights.h"
 #include "protocol/topic.h"
 
 #define ROUTER_ROUTES_MAX ((size_t)1 << 20) /* places in all routes that are kept: 8 MiB */
@@ -329,6 +330,11 @@ route_step(struct nd_router *router, size_t n_here, const char *segment, size_t 
 static int route_append(struct nd_topic *topic, struct nd_pattern *node)
 {
         nd_list_for_each (i, &node->targets) {
+                const struct nd_target *target = nd_list_entry(i, struct nd_target, in_pattern);
+
+                if (!nd_rights_allow(target->rights, ND_RIGHT_SUBSCRIBE, topic->name,
+                                     topic->n_name))
+                        continue;
                 if (topic->n_route == topic->n_route_max) {
                         size_t n = topic->n_route_max ? 2 * topic->n_route_max : 4;
                         struct nd_target **route =

@@ -13,11 +13,13 @@
 
 struct nd_header_bytes;
 struct nd_message;
+struct nd_rights;
 struct nd_router;
 
 struct nd_target {
         struct nd_list in_pattern; /* nd_pattern.targets */
         struct nd_pattern *pattern;
+        const struct nd_rights *rights; /* topics that it may not see are kept from it; or NULL */
 };
 
 /* A topic that somebody uses: publishes on, watches, or has retained a value for. */
@@ -62,7 +64,9 @@ struct nd_router {
         struct nd_list watched; /* topics with watches */
         struct nd_pattern *root;
         size_t n_patterns;
-        uint64_t generation; /* raised whenever a target comes or goes: routes are stale then */
+        uint64_t
+                generation; /* raised whenever a target comes, goes, or may see other topics: routes
+                                are stale then */
         uint64_t stamp;
         struct nd_pattern **here; /* [n_sets_max] scratch of matching, large enough for all nodes */
         struct nd_pattern **next;

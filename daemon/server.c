@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "daemon/admission.h"
 #include "daemon/credit.h"
 #include "daemon/notify.h"
 #include "daemon/request.h"
@@ -336,6 +337,20 @@ static void server_on_signal(uv_signal_t *signal, int number)
         nd_server_settle(server);
 }
 
+/* The old rules go when nothing refers to them any more. */
+static void server_apply(struct nd_server *server, const struct nd_options *changed)
+{
+        struct nd_rules *old = server->options.rules;
+
+        nd_options_reload(&server->options, changed);
+        nd_log_set_level(server->options.log_level);
+        nd_list_for_each (i, &server->connections)
+                nd_admission_renew(nd_list_entry(i, struct nd_connection, in_server));
+        ++server->router.generation;
+        nd_server_subscriptions_changed(server, "**", 2);
+        nd_rules_free(old);
+}
+
 static void server_on_hangup(uv_signal_t *signal, int number)
 {
         struct nd_server *server = signal->data;
@@ -351,8 +366,7 @@ static void server_on_hangup(uv_signal_t *signal, int number)
                  (unsigned long long)(server->now_ns / 1000));
         nd_notify(text);
         if (nd_options_parse(server->options.argc, server->options.argv, &changed, &fault) == 0) {
-                nd_options_reload(&server->options, &changed);
-                nd_log_set_level(server->options.log_level);
+                server_apply(server, &changed);
                 nd_log(ND_LOG_NOTICE, "reloaded config=%s", server->options.config);
         } else {
                 nd_log(ND_LOG_ERROR, "not reloaded, the old settings stay in force: %s: %s",
@@ -543,6 +557,7 @@ void nd_server_deinit(struct nd_server *server)
         nd_router_deinit(&server->router);
         nd_store_deinit(&server->store);
         nd_assert(server->store.memory.used_bytes == 0);
+        nd_rules_free(server->options.rules);
         if (server->reserve_fd >= 0)
                 close(server->reserve_fd);
 }

@@ -17,6 +17,7 @@
 #include "daemon/subscription.h"
 #include <inttypes.h>
 #include <string.h>
+#include "daemon/admission.h"
 #include "daemon/credit.h"
 #include "daemon/group.h"
 #include "daemon/server.h"
@@ -67,7 +68,9 @@ static int subscription_deliver_retained(struct nd_subscription *subscription)
         RB_FOREACH (topic, nd_topic_tree, &router->topics) {
                 if (r == 0 && topic->retained &&
                     nd_pattern_match(subscription->sink->names, subscription->sink->n_pattern,
-                                     topic->name, topic->n_name))
+                                     topic->name, topic->n_name) &&
+                    nd_rights_allow(subscription->sink->target.rights, ND_RIGHT_SUBSCRIBE,
+                                    topic->name, topic->n_name))
                         r = subscription_deliver_old(subscription, topic->retained);
         }
         return r;
@@ -121,6 +124,7 @@ int nd_subscription_new(struct nd_connection *connection,
 
         subscription->connection = connection;
         subscription->sink = sink;
+        nd_admission_filter(connection, sink);
         subscription->id = id;
         subscription->charged_bytes = cost;
         subscription->is_on_demand = ask->window_messages == 0;
