@@ -339,7 +339,7 @@ static PyObject *array_array(PyObject *object, PyObject *args, PyObject *keyword
                 return NULL;
         view = ndpy_array_numpy((struct ndpy_array *)object);
         if (view && dtype != Py_None) {
-                result = PyObject_CallMethod(view, "astype", "OsssO", dtype, "K", "unsafe", "O",
+                result = PyObject_CallMethod(view, "astype", "OssOO", dtype, "K", "unsafe", Py_True,
                                              Py_False);
                 Py_CLEAR(view);
                 view = result;

@@ -10,6 +10,7 @@
  */
 
 #include "client/python/ndpy.h"
+#include "protocol/scan.h"
 
 PyTypeObject *ndpy_bus_type;
 
@@ -406,6 +407,7 @@ static PyObject *bus_stats(PyObject *object, PyObject *args, PyObject *keywords)
         static char *names[] = {"timeout", NULL};
         struct ndpy_bus *self = (struct ndpy_bus *)object;
         int timeout_ms = 5000, r;
+        struct nd_fault fault = {0};
         PyObject *result;
         void *data;
         size_t n;
@@ -418,7 +420,11 @@ static PyObject *bus_stats(PyObject *object, PyObject *args, PyObject *keywords)
         ndpy_bus_leave(self);
         if (r)
                 return ndpy_raise(r);
-        result = ndpy_meta_unpack(data, n);
+        if (nd_scan(data, n, ND_SCAN_META, "stats",
+                    &fault)) /* the library hands it out as it came */
+                result = ndpy_raise_text(fault.code, "%s: %s", fault.field, fault.text);
+        else
+                result = ndpy_meta_unpack(data, n);
         free(data);
         return result;
 }

@@ -528,8 +528,12 @@ struct ndpy_dtype *ndpy_dtype_from_numpy(PyObject *numpy_dtype)
         }
         if (PyErr_Occurred() || !(whole = PyMem_Calloc(1, sizeof(*whole))))
                 return PyErr_Occurred() ? NULL : (struct ndpy_dtype *)PyErr_NoMemory();
-        if (field_from_numpy(numpy_dtype, 0, whole) == 0)
-                self = dtype_alloc(whole->dtype, whole->bits, whole->flags);
+        if (field_from_numpy(numpy_dtype, 0, whole) == 0) {
+                if (whole->shape)
+                        ndpy_raise_text(NDBUS_EDTYPE, "a subarray dtype is no dtype of elements");
+                else
+                        self = dtype_alloc(whole->dtype, whole->bits, whole->flags);
+        }
         if (self) {
                 self->unit = (char *)(uintptr_t)whole->unit;
                 self->unit_count = whole->unit_count;

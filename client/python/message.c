@@ -82,7 +82,7 @@ static struct ndbus_message *message_get(PyObject *object)
         if (self->m && !self->is_busy)
                 return self->m;
         PyErr_SetString(self->m ? PyExc_RuntimeError : PyExc_ValueError,
-                        self->m ? "another thread is in own() of this message"
+                        self->m ? "another thread is in a call of this message"
                                 : "the message is finished");
         return NULL;
 }
@@ -373,16 +373,20 @@ static PyObject *message_reply(PyObject *object, PyObject *args, PyObject *keywo
         if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O$O&:reply", names, &arrays, &meta,
                                          ndpy_convert_timeout, &publish.options.timeout_ms))
                 return NULL;
-        m = message_get(object);
-        if (!m)
-                return NULL;
         if (!self->bus) {
                 PyErr_SetString(PyExc_ValueError, "the message came from no bus");
                 return NULL;
         }
         if (ndpy_publish_init(&publish, arrays, meta))
                 return NULL;
+        m = message_get(object); /* last: what is above may run anything */
+        if (!m) {
+                ndpy_publish_deinit(&publish);
+                return NULL;
+        }
+        self->is_busy = true; /* another thread must not finish it meanwhile */
         result = ndpy_bus_publish(self->bus, NULL, m, &publish);
+        self->is_busy = false;
         ndpy_publish_deinit(&publish);
         return result;
 }

@@ -284,7 +284,7 @@ struct ndpy_message {
         PyObject *arrays;                      /* list of what the application sees */
         PyObject *meta;
         bool may_unpickle;
-        bool is_busy; /* own() is under way, without the GIL */
+        bool is_busy; /* a call that uses m is under way, without the GIL */
 };
 
 /* Userdata of the subscriptions that were made with objects="pickle". */

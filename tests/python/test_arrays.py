@@ -274,8 +274,11 @@ class Arrays(DaemonTest):
         self.assertEqual(len({ndbus.DType("u1"), ndbus.DType(np.uint8)}), 1)
         self.assertEqual(ndbus.DType("<f4").numpy(), np.float32)
         self.assertEqual(ndbus.DType("float64").itemsize, 8)
-        with self.assertRaises(TypeError):
-            ndbus.DType("nonsense")
+        for bad in ["nonsense", (np.float32, (2,)), object, ">u1x"]:
+            with self.assertRaises(TypeError):
+                ndbus.DType(bad)
+        made = np.asarray(ndbus.Array(np.arange(3)), np.float32)
+        self.assertEqual((made.dtype, made.tolist()), (np.float32, [0, 1, 2]))
 
 
 def memoryview_of(frame):
