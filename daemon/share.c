@@ -206,6 +206,10 @@ static void share_disown(struct nd_share *share)
                 /* it is the daemon's alone to give back now, and all of it stays or goes */
                 share->charged_bytes = share->memory.bytes - share->wanted_bytes;
                 share->server->store.memory.used_bytes += share->charged_bytes;
+                nd_log(ND_LOG_INFO,
+                       "segment kept bytes=%" PRIu64 " messages=%zu of %" PRIu64
+                       " bytes wait in it, and its publisher is gone",
+                       share->memory.bytes, share->n_wanted, share->wanted_bytes);
                 nd_rescue_consider(share);
         }
         nd_share_settle(share);

@@ -608,9 +608,9 @@ static void subscription_say_fallback(const struct nd_subscription *subscription
 
         ++server->counters.shm_fallback;
         nd_log_limited(&server->fallback_log, server->now_ns, ND_LOG_NOTICE,
-                       "%" PRIu64 " bytes go by the socket peer=\"%s\" client=\"%s\": it holds "
-                       "%" PRIu64 " blocks of %" PRIu64 " bytes, of which it may hold %" PRIu64,
-                       message->body_bytes, connection->peer, connection->client, holder->n_held,
+                       "a message goes by the socket peer=\"%s\" client=\"%s\" bytes=%" PRIu64
+                       " held_blocks=%" PRIu64 " held_bytes=%" PRIu64 " held_max=%" PRIu64,
+                       connection->peer, connection->client, message->body_bytes, holder->n_held,
                        holder->held_bytes, server->options.shm_max / ND_HOLDER_PART);
 }
 

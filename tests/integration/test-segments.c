@@ -307,6 +307,59 @@ Test(segments, of_one_client_are_64_of_shm_max_bytes)
         world_deinit(&w);
 }
 
+/* The kernel lets a user have as many descriptors under way as it may have open. */
+Test(segments, that_the_kernel_does_not_pass_on_are_read_by_the_daemon)
+{
+        static const struct nd_harness_rlimit limit = {RLIMIT_NOFILE, {64, 64}};
+        const struct nd_harness_options options = {
+                .rlimits = &limit, .n_rlimits = 1, .unprivileged = true};
+        struct nd_segment segments[8];
+        struct nd_raw *readers[12];
+        struct nd_raw *raw;
+        struct world w;
+        size_t n_blocks = 0, n_bodies = 0;
+
+        world_init(&w, &options);
+        raw = nd_raw_open_shm(w.h);
+        for (size_t i = 0; i < nd_array_size(readers); ++i) {
+                readers[i] = nd_raw_open_shm(w.h);
+                nd_raw_subscribe(readers[i], 1, &(struct nd_raw_subscribe){.pattern = "t"});
+        }
+        for (uint32_t i = 0; i < nd_array_size(segments); ++i) {
+                segments[i] = nd_raw_segment(4096);
+                nd_raw_announce(raw, i + 1, &segments[i]);
+        }
+        for (uint32_t i = 0; i < nd_array_size(segments); ++i)
+                nd_raw_publish_block(raw, "t", &segments[i], i + 1, 64, 1000);
+        nd_raw_flush(raw);
+        for (size_t i = 0; i < nd_array_size(readers); ++i) {
+                for (size_t k = 0; k < nd_array_size(segments); ++k) {
+                        struct nd_prelude message = nd_raw_receive_either(readers[i]);
+
+                        cr_assert_eq(message.sequence, k + 1);
+                        if (message.flags & ND_FLAG_BODY_IN_BLOCK)
+                                ++n_blocks;
+                        else
+                                ++n_bodies;
+                }
+        }
+        cr_assert_eq(n_blocks + n_bodies, 96);
+        cr_assert_gt(n_bodies, 0);
+        cr_assert_eq(nd_raw_stat(raw, "counters", "shm_fallback"), n_bodies);
+        for (size_t i = 0; i < nd_array_size(readers); ++i)
+                nd_raw_close(readers[i]);
+        nd_raw_close(raw);
+        for (size_t i = 0; i < nd_array_size(segments); ++i)
+                nd_segment_close(&segments[i]);
+        /* the bystander heard nothing but "t" */
+        for (size_t i = 0; i < nd_array_size(segments); ++i) {
+                struct nd_raw_message message = nd_raw_receive(w.bystanders.subscriber);
+
+                nd_raw_message_free(&message);
+        }
+        world_deinit(&w);
+}
+
 Test(segments, in_which_blocks_are_wrong_end_the_connection)
 {
         static const struct {

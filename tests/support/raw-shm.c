@@ -156,21 +156,32 @@ const uint8_t *nd_raw_block_bytes(struct nd_raw *raw, const struct nd_prelude *m
 
 struct nd_prelude nd_raw_receive_block(struct nd_raw *raw)
 {
+        struct nd_prelude message = nd_raw_receive_either(raw);
+
+        if (!(message.flags & ND_FLAG_BODY_IN_BLOCK))
+                nd_harness_fail(raw->harness, "a body came, expected was where it lies");
+        return message;
+}
+
+struct nd_prelude nd_raw_receive_either(struct nd_raw *raw)
+{
         const struct nd_raw_packet *packet = nd_raw_next_other(raw);
         struct nd_prelude message;
+        const uint8_t *body;
 
         if (packet && packet->prelude.kind == ND_KIND_SEGMENT) {
                 raw_map(raw, &packet->prelude);
                 packet = nd_raw_next_other(raw);
         }
         if (!packet || packet->prelude.kind != ND_KIND_MESSAGE ||
-            !(packet->prelude.flags & ND_FLAG_BODY_IN_BLOCK))
-                nd_harness_fail(raw->harness, "%s came, expected was a MESSAGE in a block",
+            packet->prelude.flags & ND_FLAG_BODY_IN_CHUNKS)
+                nd_harness_fail(raw->harness, "%s came, expected was a MESSAGE in one packet",
                                 packet ? nd_kind_name(packet->prelude.kind) : "the end");
         message = packet->prelude;
-        if (nd_pattern_compare(nd_raw_block_bytes(raw, &message), 0, message.body_bytes) !=
-            message.body_bytes)
-                nd_harness_fail(raw->harness, "the block is not P");
+        body = message.flags & ND_FLAG_BODY_IN_BLOCK ? nd_raw_block_bytes(raw, &message)
+                                                     : packet->body;
+        if (nd_pattern_compare(body, 0, message.body_bytes) != message.body_bytes)
+                nd_harness_fail(raw->harness, "the body is not P");
         return message;
 }
 

@@ -46,6 +46,9 @@ void nd_raw_publish_block(struct nd_raw *raw,
  * and mapped. Returns where it lies; the body has been checked to be P. */
 struct nd_prelude nd_raw_receive_block(struct nd_raw *raw);
 
+/** The same, but the body may have come in the packet too: then BODY_IN_BLOCK is not set. */
+struct nd_prelude nd_raw_receive_either(struct nd_raw *raw);
+
 /** The bytes of a block that was received. */
 const uint8_t *nd_raw_block_bytes(struct nd_raw *raw, const struct nd_prelude *message);
 
