@@ -5,7 +5,10 @@
  *
  * A segment whose publisher is gone stays as long as a queue or a retained value needs a block of
  * it, and all of it is charged, however little that is. So when less than half of it is wanted,
- * the daemon copies that out, a slice each time the loop comes round, and lets go of the segment.
+ * the daemon copies that out, a slice each time the loop comes round, and lets go of the segment. It
+ * does so for any of them when all that is charged is more than memory-max, because what a copy
+ * needs is charged with its message already; and when half of the segments that there may be are
+ * taken, so that those who come and go do not take them from those who stay.
  * Those who hold blocks of it keep their mapping; that is their memory then.
  */
 
@@ -15,12 +18,21 @@
 
 #define RESCUE_SLICE_BYTES ND_MIB /* some 100 us */
 
+static bool rescue_is_worth_it(const struct nd_share *share)
+{
+        const struct nd_server *server = share->server;
+        const struct nd_memory *memory = &server->store.memory;
+
+        return share->wanted_bytes < share->memory.bytes / 2 ||
+               memory->used_bytes > memory->max_bytes || server->n_shares > server->shares_max / 2;
+}
+
 void nd_rescue_consider(struct nd_share *share)
 {
         struct nd_rescue *rescue = &share->rescue;
 
         if (!nd_list_is_empty(&rescue->in_server) || share->n_wanted == 0 ||
-            share->wanted_bytes >= share->memory.bytes / 2)
+            !rescue_is_worth_it(share))
                 return;
         nd_list_push_tail(&share->server->rescues, &rescue->in_server);
         nd_server_watch_rescues(share->server);

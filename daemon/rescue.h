@@ -19,7 +19,7 @@ struct nd_rescue {
         uint64_t next_place;        /* blocks before it are done */
 };
 
-/* Its owner is gone: begins, if less than half of it is wanted. */
+/* Its owner is gone: begins, if it is worth it. */
 void nd_rescue_consider(struct nd_share *share);
 
 /* It ends, wherever it is. */

@@ -334,6 +334,49 @@ Test(blocks, that_are_retained_are_copied_out_of_a_dead_publishers_segment)
         world_deinit(&w);
 }
 
+/* More than memory-max would be charged if segments stayed, although most of each is wanted. */
+Test(blocks, of_dead_publishers_do_not_take_the_memory_of_others)
+{
+        static const char *const args[] = {"--memory-max", "16M", NULL};
+        struct nd_raw_message message;
+        struct nd_raw *reader, *asker;
+        struct world w;
+
+        world_init(&w, args);
+        asker = nd_raw_open(w.h, false);
+        reader = nd_raw_open_shm(w.h);
+        nd_raw_subscribe(
+                reader, 1,
+                &(struct nd_raw_subscribe){.pattern = "t", .window = 1, .policy = ND_POLICY_BLOCK});
+        for (unsigned i = 0; i < 3; ++i) {
+                if (i > 0) {
+                        w.publisher = nd_raw_open_shm(w.h);
+                        w.segment = nd_raw_segment(SEGMENT_BYTES);
+                        nd_raw_announce(w.publisher, 1, &w.segment);
+                }
+                publish(&w, 0, 4 << 20);
+                nd_raw_flush(w.publisher);
+                publisher_dies(&w);
+        }
+        wait_kept(&w, asker, SEGMENT_BYTES);
+        cr_assert_leq(nd_raw_stat(asker, "memory", "used"), 16 << 20);
+        nd_raw_publish(asker, "u", 1 << 20); /* there is room for others */
+        nd_raw_flush(asker);
+        nd_raw_receive_block(reader);
+        nd_raw_expect(reader, ND_KIND_SEGMENT_GONE);
+        nd_raw_grant(reader, 1, 1, 4 << 20);
+        nd_raw_receive_block(reader); /* the one that could stay */
+        nd_raw_expect(reader, ND_KIND_SEGMENT_GONE);
+        nd_raw_grant(reader, 1, 1, 4 << 20);
+        message = nd_raw_receive(reader);
+        cr_assert_eq(message.prelude.body_bytes, 4 << 20);
+        nd_raw_message_free(&message);
+        nd_raw_check_stats(asker);
+        nd_raw_close(reader);
+        nd_raw_close(asker);
+        world_deinit(&w);
+}
+
 Test(blocks, that_are_held_outlive_everybody_else)
 {
         struct nd_raw *reader, *asker;
