@@ -54,6 +54,7 @@ struct nd_raw {
         int fds[ND_RAW_FDS_MAX]; /**< [n_fds] that came and were not taken */
         size_t n_fds;
         struct nd_segment handed[ND_RAW_HANDED_MAX]; /**< by number; raw-shm.h maps them */
+        bool ignores_gone; /**< SEGMENT_GONE is no surprise to raw-shm.h */
 };
 
 /** What to subscribe with; zero is a sensible default of everything but the pattern. */

@@ -169,6 +169,8 @@ struct nd_prelude nd_raw_receive_either(struct nd_raw *raw)
         struct nd_prelude message;
         const uint8_t *body;
 
+        while (packet && raw->ignores_gone && packet->prelude.kind == ND_KIND_SEGMENT_GONE)
+                packet = nd_raw_next_other(raw);
         if (packet && packet->prelude.kind == ND_KIND_SEGMENT) {
                 raw_map(raw, &packet->prelude);
                 packet = nd_raw_next_other(raw);
