@@ -103,7 +103,13 @@ static PyObject *module_version(PyObject *module, PyObject *unused)
 PyDoc_STRVAR(pack_doc,
              "pack(arrays, meta=None)\n--\n\n"
              "Arrays and meta as one self-describing record: an Array of bytes.\n\n"
-             "What dumps() and dump() are made of; use those.");
+             "What dump() writes; use that.");
+
+PyDoc_STRVAR(dumps_doc,
+             "dumps(arrays, meta=None)\n--\n\n"
+             "An array, or a list of them, and meta as self-describing bytes.\n\n"
+             "dtype, shape and order of axes are kept; views with gaps become C order. Takes what\n"
+             "publish() takes. loads() and unpack() read it, and `ndbus unpack`.");
 
 PyDoc_STRVAR(unpack_doc,
              "unpack(data, offset=0)\n--\n\n"
@@ -133,6 +139,7 @@ PyDoc_STRVAR(version_doc, "version()\n--\n\nVersion of the C library, as 'major.
 
 static PyMethodDef methods[] = {
         {"pack", (PyCFunction)(void (*)(void))ndpy_pack, METH_VARARGS | METH_KEYWORDS, pack_doc},
+        {"dumps", (PyCFunction)(void (*)(void))ndpy_dumps, METH_VARARGS | METH_KEYWORDS, dumps_doc},
         {"unpack", (PyCFunction)(void (*)(void))ndpy_unpack, METH_VARARGS | METH_KEYWORDS,
          unpack_doc},
         {"describe", ndpy_describe, METH_O, describe_doc},

@@ -299,6 +299,7 @@ ndpy_message_new(struct ndbus_message *m, struct ndpy_bus *bus, PyObject *owner,
 /* ------------------------------------------------------------------------------------- pack.c */
 
 PyObject *ndpy_pack(PyObject *module, PyObject *args, PyObject *keywords);
+PyObject *ndpy_dumps(PyObject *module, PyObject *args, PyObject *keywords);
 PyObject *ndpy_unpack(PyObject *module, PyObject *args, PyObject *keywords);
 
 /* ------------------------------------------------------------------------------------- raw.c */

@@ -3,30 +3,60 @@
 /*
  * Arrays and meta as bytes, and back
  *
- * Without a daemon. What is packed is one Array of bytes, which may be written to a file as it is; what is
- * unpacked is a message whose arrays lie in the bytes that were given.
+ * Without a daemon. What is packed is one Array of bytes, which may be written to a file as it is, or a copy
+ * of it in bytes; what is unpacked is a message whose arrays lie in the bytes that were given.
  */
 
 #include "client/python/ndpy.h"
 
-PyObject *ndpy_pack(PyObject *module, PyObject *args, PyObject *keywords)
+/* arrays, meta=None: malloc'd bytes. */
+static int pack(PyObject *args, PyObject *keywords, void **ret_bytes, size_t *ret_n_bytes)
 {
         static char *names[] = {"arrays", "meta", NULL};
         struct ndpy_publish publish = {.options = NDBUS_PUBLISH_OPTIONS_INIT};
         PyObject *arrays, *meta = Py_None;
-        size_t n_bytes;
-        void *bytes;
         int r;
 
-        (void)module;
-        if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:pack", names, &arrays, &meta) ||
+        if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O", names, &arrays, &meta) ||
             ndpy_publish_init(&publish, arrays, meta))
-                return NULL;
+                return -1;
         Py_BEGIN_ALLOW_THREADS r =
                 ndbus_pack(publish.views.arrays, publish.views.n, publish.options.meta,
-                           publish.options.n_meta, &bytes, &n_bytes);
+                           publish.options.n_meta, ret_bytes, ret_n_bytes);
         Py_END_ALLOW_THREADS ndpy_publish_deinit(&publish);
-        return r ? ndpy_raise(r) : ndpy_array_from_malloc(bytes, n_bytes);
+        if (r)
+                ndpy_raise(r);
+        return r ? -1 : 0;
+}
+
+PyObject *ndpy_pack(PyObject *module, PyObject *args, PyObject *keywords)
+{
+        size_t n_bytes;
+        void *bytes;
+
+        (void)module;
+        return pack(args, keywords, &bytes, &n_bytes) ? NULL
+                                                      : ndpy_array_from_malloc(bytes, n_bytes);
+}
+
+PyObject *ndpy_dumps(PyObject *module, PyObject *args, PyObject *keywords)
+{
+        PyObject *result;
+        size_t n_bytes;
+        void *bytes;
+
+        (void)module;
+        if (pack(args, keywords, &bytes, &n_bytes))
+                return NULL;
+        result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n_bytes);
+        if (result) {
+                char *to = PyBytes_AS_STRING(result); /* nobody else has it yet */
+
+                Py_BEGIN_ALLOW_THREADS memcpy(to, bytes, n_bytes);
+                Py_END_ALLOW_THREADS
+        }
+        free(bytes);
+        return result;
 }
 
 PyObject *ndpy_unpack(PyObject *module, PyObject *args, PyObject *keywords)

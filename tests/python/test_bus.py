@@ -215,18 +215,39 @@ class Basics(DaemonTest):
         def raise_interrupt():
             os.kill(os.getpid(), signal.SIGINT)
 
-        for wait in [lambda: sub.receive(), lambda: bus.receive(),
-                     lambda: bus.wait_subscribers("nobody"), lambda: next(sub),
-                     lambda: bus.request("s", b"x", timeout=None)]:
+        def interrupt(wait):
             timer = threading.Timer(0.05, raise_interrupt)
             with self.assertRaises(KeyboardInterrupt):
                 timer.start()
                 wait()
             timer.join()
+
+        for wait in [lambda: sub.receive(), lambda: bus.receive(),
+                     lambda: bus.wait_subscribers("nobody"), lambda: next(sub),
+                     lambda: bus.request("s", b"x", timeout=None)]:
+            interrupt(wait)
         bus.publish("s", b"x")
         for message in sub:
             if bytes(message.frames[0]) == b"x":
                 break
+
+        other = self.connect()
+        other.subscribe("full", policy="block", depth=1, window=1)
+        with self.assertRaises(ndbus.WouldBlockError):
+            while True:
+                bus.publish("full", bytes(1 << 16), timeout=0)
+        interrupt(lambda: bus.publish("full", b"x", timeout=None))
+        other.close()
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        try:
+            interrupt(lambda: bus.flush(None))
+            interrupt(lambda: bus.ping(None))
+            interrupt(lambda: bus.stats(None))
+            interrupt(lambda: bus.close(None))
+            interrupt(lambda: ndbus.connect(self.daemon.unix, connect_timeout=DEADLINE))
+        finally:
+            os.kill(self.daemon.process.pid, signal.SIGCONT)
+        self.assertTrue(bus.closed)
 
     def test_threads(self):
         """A second thread is refused, and others run meanwhile."""

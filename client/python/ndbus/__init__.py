@@ -34,8 +34,9 @@ import os as _os
 import sys as _sys
 
 from . import _ndbus
-from ._files import dump, dumps, load, loads, records, unpack
-from ._ndbus import Array, Bus, DType, Error, Extension, Message, Subscription, SubscriptionStats
+from ._files import dump, load, loads, records, unpack
+from ._ndbus import (Array, Bus, DType, Error, Extension, Message, Subscription,
+                     SubscriptionStats, dumps)
 
 __version__ = _ndbus.version()
 

@@ -10,14 +10,6 @@ import os
 from . import _ndbus
 
 
-def dumps(arrays, meta=None):
-    """An array, or a list of them, and meta as self-describing bytes.
-
-    dtype, shape and order of axes are kept; views with gaps become C order. Takes what publish() takes.
-    """
-    return bytes(memoryview(_ndbus.pack(arrays, meta)))
-
-
 def dump(arrays, file, meta=None):
     """Write what dumps() would make to a path, or to a file that is open for writing bytes.
 
