@@ -24,7 +24,7 @@ static const uint8_t zeros[ND_ALIGN_BYTES];
 
 static int body_reserve(struct nd_body_store *store, size_t n_segments)
 {
-        struct nd_segment *segments;
+        struct nd_body_part *segments;
 
         if (n_segments <= store->n_segments_max)
                 return 0;
@@ -51,7 +51,7 @@ int nd_body_init(struct nd_body *body,
         for (size_t i = 0; i < n_arrays; ++i) {
                 if (plans[i].bytes == 0)
                         continue;
-                store->segments[n++] = (struct nd_segment){
+                store->segments[n++] = (struct nd_body_part){
                         .offset = offset,
                         .bytes = plans[i].bytes,
                         .at = plans[i].order == ND_ORDER_GATHER ? NULL : arrays[i].data,
@@ -73,11 +73,12 @@ int nd_body_init(struct nd_body *body,
 
 void nd_body_init_flat(struct nd_body *body,
                        struct nd_body_store *store,
-                       struct nd_segment *segment,
+                       struct nd_body_part *segment,
                        const void *at,
                        uint64_t bytes)
 {
-        *segment = (struct nd_segment){.bytes = bytes, .at = at};
+        if (bytes)
+                *segment = (struct nd_body_part){.bytes = bytes, .at = at};
         body->store = store;
         body->segments = segment;
         body->n_segments = bytes ? 1 : 0;
@@ -96,7 +97,7 @@ void nd_body_store_deinit(struct nd_body_store *store)
 }
 
 /* The segment that holds @from or comes next after it; NULL if the rest of the body is a gap. */
-static struct nd_segment *body_seek(struct nd_body *body, uint64_t from)
+static struct nd_body_part *body_seek(struct nd_body *body, uint64_t from)
 {
         if (body->i_segment > 0 && (body->i_segment >= body->n_segments ||
                                     from < body->segments[body->i_segment - 1].offset +
@@ -109,7 +110,7 @@ static struct nd_segment *body_seek(struct nd_body *body, uint64_t from)
         return body->i_segment < body->n_segments ? &body->segments[body->i_segment] : NULL;
 }
 
-static const struct nd_gather *body_gather(struct nd_body *body, const struct nd_segment *segment)
+static const struct nd_gather *body_gather(struct nd_body *body, const struct nd_body_part *segment)
 {
         size_t i = (size_t)(segment - body->segments);
 
@@ -121,7 +122,7 @@ static const struct nd_gather *body_gather(struct nd_body *body, const struct nd
 }
 
 /* Zeros up to the segment; how many of @n bytes at @from that is. */
-static uint64_t body_gap(const struct nd_segment *segment, uint64_t from, uint64_t n)
+static uint64_t body_gap(const struct nd_body_part *segment, uint64_t from, uint64_t n)
 {
         if (!segment)
                 return n;
@@ -130,7 +131,7 @@ static uint64_t body_gap(const struct nd_segment *segment, uint64_t from, uint64
 
 void nd_body_copy(struct nd_body *body, uint64_t from, uint64_t n, uint8_t *out)
 {
-        struct nd_segment *segment;
+        struct nd_body_part *segment;
         uint64_t part;
 
         for (; n > 0; from += part, out += part, n -= part) {
@@ -150,7 +151,7 @@ void nd_body_copy(struct nd_body *body, uint64_t from, uint64_t n, uint8_t *out)
 }
 
 /* Does it go through the packing buffer? */
-static bool body_is_packable(struct nd_body *body, const struct nd_segment *segment)
+static bool body_is_packable(struct nd_body *body, const struct nd_body_part *segment)
 {
         if (segment->at)
                 return segment->bytes < SMALL_FRAME_BYTES && body->n_segments > 1;
@@ -167,7 +168,7 @@ static int body_pack(struct nd_body *body, uint64_t from)
         if (!body->store->packed)
                 return NDBUS_ENOMEM;
         for (size_t i = body->i_segment; i < body->n_segments && to < end; ++i) {
-                const struct nd_segment *segment = &body->segments[i];
+                const struct nd_body_part *segment = &body->segments[i];
 
                 if (!body_is_packable(body, segment)) {
                         end = nd_min_u64(end, segment->offset);
@@ -194,7 +195,7 @@ int nd_body_iov(struct nd_body *body,
                 size_t n_iov,
                 uint64_t *ret_bytes)
 {
-        struct nd_segment *segment;
+        struct nd_body_part *segment;
         uint64_t at = from, end = from + n, part;
         size_t i = 0;
 

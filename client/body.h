@@ -10,7 +10,7 @@
 #include "protocol/layout.h"
 
 /* One frame. Frames without bytes have no segment. */
-struct nd_segment {
+struct nd_body_part {
         uint64_t offset; /* in the body, a multiple of ND_ALIGN_BYTES */
         uint64_t bytes;
         const uint8_t *at;               /* the frame as it lies; NULL: it is gathered */
@@ -20,14 +20,14 @@ struct nd_segment {
 
 /* Memory that lasts from message to message. */
 struct nd_body_store {
-        struct nd_segment *segments;
+        struct nd_body_part *segments;
         size_t n_segments_max;
         uint8_t *packed; /* ND_BODY_PACK_BYTES, made when first needed */
 };
 
 struct nd_body {
         struct nd_body_store *store;
-        struct nd_segment *segments;
+        struct nd_body_part *segments;
         size_t n_segments;
         uint64_t bytes;
         size_t i_segment;     /* cursor: first segment that does not end before the last position */
@@ -56,10 +56,10 @@ int nd_body_init(struct nd_body *body,
                  size_t n_arrays,
                  uint64_t bytes);
 
-/* A body that lies in one piece; @segment is the caller's. */
+/* A body that lies in one piece; @segment is the caller's, not needed without bytes. */
 void nd_body_init_flat(struct nd_body *body,
                        struct nd_body_store *store,
-                       struct nd_segment *segment,
+                       struct nd_body_part *segment,
                        const void *at,
                        uint64_t bytes);
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "client/detail.h"
 #include "client/export.h"
+#include "client/supply.h"
 
 #define FLUSH_ASK_MS_MAX 50u
 
@@ -22,21 +23,26 @@ ND_PUBLIC unsigned int ndbus_version(void)
         return ND_LIBRARY_VERSION;
 }
 
-int nd_bus_enter(const struct ndbus *bus)
+int nd_bus_enter(struct ndbus *bus)
 {
         if (!bus)
                 return nd_detail_say(NDBUS_EINVAL, "bus: is NULL");
         if (bus->guard.is_child)
                 return nd_detail_say(NDBUS_EFORKED,
                                      "the bus belongs to the process that opened it: open another");
+        if (bus->n_calls++ == 0)
+                nd_hold_enter(bus);
         return 0;
 }
 
 int nd_bus_leave(struct ndbus *bus, int r)
 {
         nd_grant_collect(bus);
+        nd_hold_collect(bus);
         if (bus->guard.fds[ND_FD_EPOLL] >= 0)
                 nd_fd_update(bus);
+        if (--bus->n_calls == 0)
+                nd_hold_leave(bus, false);
         return r;
 }
 
@@ -73,6 +79,7 @@ void nd_bus_free(struct ndbus *bus)
         nd_finisher_close(bus->finisher);
         if (bus->guard.fds[ND_FD_WAKE] >= 0)
                 close(bus->guard.fds[ND_FD_WAKE]);
+        nd_supply_close(bus->supply);
         nd_pool_close(bus->pool);
         nd_fork_guard_deinit(&bus->guard);
         free(bus);
@@ -86,6 +93,7 @@ int nd_bus_new(const struct ndbus_options *options, struct ndbus **ret)
         if (!bus)
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         bus->options = *options;
+        bus->n_calls = 1; /* opening it */
         nd_list_init(&bus->arrivals);
         nd_list_init(&bus->requests);
         nd_list_init(&bus->offline.entries);
@@ -102,7 +110,8 @@ int nd_bus_new(const struct ndbus_options *options, struct ndbus **ret)
                 return nd_detail_errno("pthread_atfork", r);
         }
         bus->pool = nd_pool_new();
-        if (!bus->pool || nd_input_init(&bus->input)) {
+        bus->supply = nd_supply_new(bus);
+        if (!bus->pool || !bus->supply || nd_input_init(&bus->input)) {
                 nd_bus_free(bus);
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         }
@@ -156,7 +165,7 @@ ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_options *
                 return r;
         }
         *ret_bus = bus;
-        return 0;
+        return nd_bus_leave(bus, 0);
 }
 
 ND_PUBLIC uint64_t ndbus_source(const struct ndbus *bus)
@@ -272,10 +281,19 @@ static void say_goodbye(struct ndbus *bus)
                 nd_connection_send(bus);
 }
 
+/* What was on its way to us is in blocks too, and is released as it comes: up to the daemon's last
+ * packet. What is not waited for is released when the socket is closed. */
+static void hear_goodbye(struct ndbus *bus, uint64_t deadline_ns)
+{
+        while (nd_bus_is_ready(bus))
+                if (nd_bus_turn(bus, deadline_ns, false) <= 0)
+                        return;
+}
+
 ND_PUBLIC int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfirmed)
 {
+        uint64_t deadline_ns = nd_deadline_in_ms(timeout_ms), n;
         const struct nd_credit *credit;
-        uint64_t n;
         int r = 0;
 
         if (ret_unconfirmed)
@@ -283,6 +301,7 @@ ND_PUBLIC int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfi
         if (!bus)
                 return nd_detail_say(NDBUS_EINVAL, "bus: is NULL");
         if (!bus->guard.is_child) {
+                nd_hold_enter(bus);
                 r = flush_and_report(bus, timeout_ms);
                 credit = &bus->credit;
                 n = bus->n_lost + bus->offline.n;
@@ -295,6 +314,10 @@ ND_PUBLIC int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfi
                 bus->connection.is_closing = true;
                 if (bus->connection.state == ND_STATE_READY)
                         say_goodbye(bus);
+                nd_subscriptions_end(bus); /* with what nobody has received */
+                nd_hold_collect(bus);
+                if (nd_hold_count(bus) > 0)
+                        hear_goodbye(bus, deadline_ns);
         }
         nd_bus_free(bus);
         return r;

@@ -17,6 +17,7 @@
 #include "client/encode.h"
 #include "client/finish.h"
 #include "client/fork.h"
+#include "client/hold.h"
 #include "client/message.h"
 #include "client/output.h"
 #include "protocol/control.h"
@@ -24,6 +25,7 @@
 #include "protocol/url.h"
 
 struct nd_outgoing;
+struct nd_supply;
 
 /* ---------------------------------------------------------------- connection.c: the socket */
 
@@ -40,8 +42,11 @@ enum nd_fd_slot {
         ND_FD_EPOLL,
         ND_FD_EVENT,
         ND_FD_TIMER,
-        ND_FD_WAKE, /* eventfd of the finisher */
+        ND_FD_WAKE,     /* eventfd, written by who frees messages */
+        ND_FD_SEGMENTS, /* memfds that are published from: ND_SEGMENTS_MAX of them */
 };
+
+_Static_assert(ND_FD_SEGMENTS + ND_SEGMENTS_MAX == ND_FORK_FDS, "a child closes all");
 
 union nd_address {
         struct sockaddr any;
@@ -67,11 +72,13 @@ struct nd_connection {
         uint64_t attempt_ns; /* when the attempt under way is given up; ND_NEVER in READY */
         struct nd_fault why; /* why the last attempt failed or the connection was lost */
         int lost;            /* code that a receiving call has yet to say; 0: none */
+        bool is_over;        /* the other end has closed it */
         bool is_stopping;    /* the daemon said GOODBYE */
         bool is_closing;     /* we do: no new connection is made */
         uint8_t hello[ND_HELLO_BYTES];
         size_t n_hello;
         uint64_t source;
+        uint32_t features;        /* of both ends; 0 until READY */
         struct nd_welcome limits; /* strings not kept */
         uint64_t heard_ns;        /* when the last bytes came */
         uint64_t ping_ns;         /* when the unanswered ping was sent; 0: none */
@@ -108,6 +115,8 @@ struct nd_input {
         size_t n_lead; /* prelude, header and meta of the last large message */
         bool is_large; /* and it came in one packet */
         struct nd_header_cache cache;
+        int fds[ND_FDS_MAX]; /* that came and whose packets did not yet; -1: it was lost */
+        size_t n_fds;
 };
 
 /* ---------------------------------------------------------- outgoing.c, publish.c: publishing */
@@ -116,6 +125,7 @@ struct nd_credit {
         uint64_t bytes;        /* that may be sent */
         uint64_t window_bytes; /* what it is when nothing is outstanding: exactly */
         uint64_t read_at;      /* the socket is read when credit falls to this */
+        uint64_t block_bytes;  /* published in blocks since the socket was read for that */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
         uint64_t unheard_ns;  /* nd_connection.heard_ns, when a question for credit got no answer */
         uint64_t n_published; /* number of the last PUBLISH */
@@ -260,7 +270,10 @@ struct ndbus {
         struct nd_watches watches;
         struct nd_calls calls;
         struct nd_finisher *finisher; /* made with the first group; or NULL */
-        bool is_event_set;            /* fd.c */
+        struct nd_holder *holder;     /* of this connection, made with its first segment; or NULL */
+        struct nd_supply *supply;
+        unsigned int n_calls; /* public calls under way, one within another */
+        bool is_event_set;    /* fd.c */
         uint64_t timer_ns;
         uint64_t epoll_generation;
         uint32_t epoll_events;
@@ -272,8 +285,8 @@ int nd_bus_new(const struct ndbus_options *options, struct ndbus **ret);
 /* Closes what is open, says nothing to anybody. */
 void nd_bus_free(struct ndbus *bus);
 
-/* Begins a public call: NDBUS_EINVAL, NDBUS_EFORKED or 0. */
-int nd_bus_enter(const struct ndbus *bus);
+/* Begins a public call: NDBUS_EINVAL, NDBUS_EFORKED or 0. After 0 it must be ended. */
+int nd_bus_enter(struct ndbus *bus);
 
 /* Ends one: keeps ndbus_fd() true. Returns @r. */
 int nd_bus_leave(struct ndbus *bus, int r);
@@ -281,8 +294,13 @@ int nd_bus_leave(struct ndbus *bus, int r);
 /* fd.c: does nothing unless ndbus_fd() was called. */
 void nd_fd_update(struct ndbus *bus);
 void nd_fd_deinit(struct ndbus *bus);
-/* Makes the finisher and its eventfd. Sets the detail. */
-int nd_fd_add_finisher(struct ndbus *bus);
+/* Makes the eventfd that ends a sleep. Sets the detail. */
+int nd_fd_add_wake(struct ndbus *bus);
+/* False: there is none, or it cannot be written. */
+bool nd_fd_wake(struct ndbus *bus);
+void nd_fd_drain_wake(struct ndbus *bus);
+/* The socket stays open and is no longer the bus's. */
+void nd_fd_forget_socket(struct ndbus *bus);
 
 /* wait.c */
 
@@ -338,6 +356,8 @@ int nd_connection_send(struct ndbus *bus);
 
 /* input.c: reads once. 1: bytes came, or the connection was lost; 0: nothing was there. */
 int nd_input_read(struct ndbus *bus);
+/* The next descriptor, which is the caller's; -1 if it was lost on the way. False: none came. */
+bool nd_input_take_fd(struct nd_input *input, int *ret_fd);
 int nd_input_init(struct nd_input *input);
 void nd_input_reset(struct ndbus *bus);
 void nd_input_deinit(struct ndbus *bus);
@@ -386,6 +406,8 @@ int nd_subscription_open(struct ndbus *bus,
 void nd_subscription_close(struct ndbus_subscription *sub);
 int nd_subscriptions_renew(struct ndbus *bus);
 void nd_subscription_confirm(struct ndbus *bus, struct ndbus_subscription *sub);
+/* Frees them all. The daemon is told nothing. */
+void nd_subscriptions_end(struct ndbus *bus);
 void nd_subscriptions_deinit(struct ndbus *bus);
 /* @n messages, or NDBUS_UNKNOWN, are to be announced with the next one; the first also counts them. */
 void nd_subscription_add_dropped(struct ndbus_subscription *sub, uint64_t n);

@@ -129,6 +129,21 @@ static int call_run(struct ndbus *bus,
         return 0;
 }
 
+static int request_check(const char *topic,
+                         const struct ndbus_publish_options *options,
+                         struct ndbus_message **ret_answer)
+{
+        if (!topic || !ret_answer)
+                return nd_detail_say(NDBUS_EINVAL, "topic, ret_answer: are NULL");
+        if (options->size < sizeof(*options))
+                return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu",
+                                      options->size, sizeof(*options));
+        if (options->reply || options->retain || options->if_wanted)
+                return nd_detail_say(NDBUS_EINVAL, "options.reply, retain, if_wanted: must not be "
+                                                   "set in a request");
+        return 0;
+}
+
 ND_PUBLIC int ndbus_request(struct ndbus *bus,
                             const char *topic,
                             const struct ndbus_array *arrays,
@@ -142,17 +157,10 @@ ND_PUBLIC int ndbus_request(struct ndbus *bus,
 
         if (r)
                 return r;
-        if (!topic || !ret_answer)
-                return nd_detail_say(NDBUS_EINVAL, "topic, ret_answer: are NULL");
         options = options ? options : &defaults;
-        if (options->size < sizeof(*options))
-                return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu",
-                                      options->size, sizeof(*options));
-        if (options->reply || options->retain || options->if_wanted)
-                return nd_detail_say(NDBUS_EINVAL, "options.reply, retain, if_wanted: must not be "
-                                                   "set in a request");
-        return nd_bus_leave(
-                bus, call_run(bus, topic, arrays, n_arrays, options, timeout_ms, ret_answer));
+        r = request_check(topic, options, ret_answer);
+        r = r ? r : call_run(bus, topic, arrays, n_arrays, options, timeout_ms, ret_answer);
+        return nd_bus_leave(bus, r);
 }
 
 ND_PUBLIC int ndbus_reply(struct ndbus *bus,
@@ -161,10 +169,6 @@ ND_PUBLIC int ndbus_reply(struct ndbus *bus,
                           size_t n_arrays,
                           const struct ndbus_publish_options *options)
 {
-        int r = nd_bus_enter(bus);
-
-        if (r)
-                return r;
         if (!request)
                 return nd_detail_say(NDBUS_EINVAL, "request: is NULL");
         if (!ndbus_message_reply(request))

@@ -25,6 +25,7 @@
 #include "client/bus.h"
 #include "client/detail.h"
 #include "client/outgoing.h"
+#include "client/supply.h"
 #include "protocol/hello.h"
 
 #define BACKOFF_MS_MIN   50u
@@ -204,9 +205,18 @@ static void connection_finish_connect(struct ndbus *bus)
                 connection_say_hello(bus);
 }
 
+/* What this end can do on this connection. */
+static uint32_t connection_features(const struct ndbus *bus)
+{
+        bool is_local = bus->connection.url.type == ND_URL_UNIX;
+
+        return is_local && !bus->options.no_shm ? ND_FEATURE_SHM : 0;
+}
+
 static void connection_say_connect(struct ndbus *bus)
 {
         struct nd_connect connect = {
+                .features = connection_features(bus),
                 .client = {bus->client_name, strlen(bus->client_name)},
                 .pid = (uint64_t)getpid(),
         };
@@ -303,6 +313,7 @@ int nd_connection_take_welcome(struct ndbus *bus, const struct nd_packet *packet
         welcome.server = (struct nd_string){NULL, 0};
         c->limits = welcome;
         c->source = welcome.source;
+        c->features = welcome.features & connection_features(bus);
         c->state = ND_STATE_READY;
         c->attempt_ns = ND_NEVER;
         c->backoff_ms = BACKOFF_MS_MIN;
@@ -312,6 +323,7 @@ int nd_connection_take_welcome(struct ndbus *bus, const struct nd_packet *packet
         c->ping_ns = 0;
         nd_connection_heard(bus);
         nd_credit_start(&bus->credit, welcome.grant_bytes);
+        nd_supply_start(bus);
         if (nd_subscriptions_renew(bus) || nd_watches_renew(bus)) {
                 nd_connection_lose_text(bus, NDBUS_ENOMEM, "out of memory");
                 return NDBUS_ENOMEM;
@@ -339,6 +351,7 @@ static void connection_lost(struct ndbus *bus, const struct nd_fault *fault)
         nd_subscriptions_lost(bus);
         nd_watches_lost(bus);
         nd_offline_lost(bus);
+        nd_supply_lost(bus);
 }
 
 void nd_connection_lose(struct ndbus *bus, const struct nd_fault *fault)
@@ -346,7 +359,10 @@ void nd_connection_lose(struct ndbus *bus, const struct nd_fault *fault)
         struct nd_connection *c = &bus->connection;
         bool was_ready = c->state == ND_STATE_READY;
 
+        nd_hold_part(bus, c->is_over);
         socket_close(bus);
+        c->is_over = false;
+        c->features = 0;
         nd_input_reset(bus);
         nd_output_reset(&bus->output);
         c->source = 0;
@@ -382,6 +398,7 @@ void nd_connection_lose_errno(struct ndbus *bus, int error)
         switch (error) {
         case EPIPE:
         case ECONNRESET:
+                bus->connection.is_over = true;
                 nd_connection_lose_text(bus, NDBUS_ENOTCONN, "%s: the daemon closed the connection",
                                         url);
                 return;
@@ -420,23 +437,13 @@ void nd_connection_fail_write(struct ndbus *bus, int error)
 
 int nd_connection_send(struct ndbus *bus)
 {
-        struct nd_output *output = &bus->output;
-        ssize_t n;
+        int r;
 
         if (bus->outgoing && bus->outgoing->generation == bus->connection.generation &&
             nd_outgoing_is_torn(bus->outgoing))
                 return 0; /* whoever sends it goes on; then it is this one's turn */
-        while (nd_output_bytes(output) > 0) {
-                n = send(nd_bus_socket(bus), nd_output_at(output), nd_output_bytes(output),
-                         MSG_NOSIGNAL);
-                if (n >= 0) {
-                        nd_output_consume(output, (size_t)n);
-                } else if (errno == EAGAIN || errno == ENOBUFS) {
-                        return 0;
-                } else if (errno != EINTR) {
-                        nd_connection_fail_write(bus, errno);
-                        return 0;
-                }
-        }
-        return 1;
+        r = nd_output_send(&bus->output, nd_bus_socket(bus));
+        if (r && r != EAGAIN)
+                nd_connection_fail_write(bus, r);
+        return r == 0;
 }

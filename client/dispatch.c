@@ -11,6 +11,7 @@
 #include <string.h>
 #include "client/bus.h"
 #include "client/outgoing.h"
+#include "client/supply.h"
 #include "protocol/byteorder.h"
 
 /* What STATS_REPLY packets may add up to. */
@@ -44,7 +45,7 @@ static void fault_from_error(const struct nd_error_header *error, struct nd_faul
 static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd_fault *fault)
 {
         if (bus->outgoing && bus->outgoing->number == number && bus->outgoing->has_begun &&
-            !bus->outgoing->is_done) {
+            !bus->outgoing->is_done && !bus->outgoing->segment) {
                 bus->outgoing->refusal = *fault;
                 return;
         }
@@ -75,6 +76,8 @@ dispatch_error(struct ndbus *bus, const struct nd_packet *packet, struct nd_faul
         if (error.of == ND_KIND_PUBLISH) {
                 error_of_publish(bus, packet->prelude.sequence, &fault);
         } else if (error.of) {
+                if (error.of == ND_KIND_SEGMENT)
+                        nd_supply_hear_refusal(bus, packet->prelude.sequence);
                 request = nd_request_find(bus, error.of, packet->prelude.sequence);
                 if (request) {
                         request->code = fault.code;
@@ -241,6 +244,14 @@ int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
                 return dispatch_topic(bus, packet, fault);
         case ND_KIND_STATS_REPLY:
                 return dispatch_stats(bus, packet, fault);
+        case ND_KIND_SEGMENT:
+                if (packet->prelude.flags & ND_FLAG_FD)
+                        return nd_hold_segment(bus, &packet->prelude, fault);
+                return nd_supply_hear_answer(bus, &packet->prelude, fault);
+        case ND_KIND_SEGMENT_GONE:
+                return nd_hold_segment_gone(bus, &packet->prelude, fault);
+        case ND_KIND_RELEASE:
+                return nd_supply_hear_release(bus, packet, fault);
         case ND_KIND_GOODBYE:
                 return dispatch_goodbye(bus, packet, fault);
         default:

@@ -108,7 +108,7 @@ static int fd_add(struct ndbus *bus, enum nd_fd_slot slot)
         return epoll_ctl(bus->guard.fds[ND_FD_EPOLL], EPOLL_CTL_ADD, bus->guard.fds[slot], &event);
 }
 
-int nd_fd_add_finisher(struct ndbus *bus)
+int nd_fd_add_wake(struct ndbus *bus)
 {
         int *fd = &bus->guard.fds[ND_FD_WAKE];
 
@@ -118,8 +118,31 @@ int nd_fd_add_finisher(struct ndbus *bus)
                 return nd_detail_errno("eventfd", errno);
         if (bus->guard.fds[ND_FD_EPOLL] >= 0 && fd_add(bus, ND_FD_WAKE) && errno != EEXIST)
                 return nd_detail_errno("epoll_ctl", errno);
-        bus->finisher = nd_finisher_new(&bus->guard, fd);
-        return bus->finisher ? 0 : nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        return 0;
+}
+
+bool nd_fd_wake(struct ndbus *bus)
+{
+        uint64_t count = 1;
+
+        return bus->guard.fds[ND_FD_WAKE] >= 0 &&
+               write(bus->guard.fds[ND_FD_WAKE], &count, sizeof(count)) == (ssize_t)sizeof(count);
+}
+
+void nd_fd_drain_wake(struct ndbus *bus)
+{
+        uint64_t count;
+
+        while (read(bus->guard.fds[ND_FD_WAKE], &count, sizeof(count)) < 0 && errno == EINTR)
+                ;
+}
+
+void nd_fd_forget_socket(struct ndbus *bus)
+{
+        struct epoll_event event = {0};
+
+        if (bus->guard.fds[ND_FD_EPOLL] >= 0)
+                epoll_ctl(bus->guard.fds[ND_FD_EPOLL], EPOLL_CTL_DEL, nd_bus_socket(bus), &event);
 }
 
 ND_PUBLIC int ndbus_fd(struct ndbus *bus)
@@ -134,15 +157,15 @@ ND_PUBLIC int ndbus_fd(struct ndbus *bus)
                         timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
                 bus->guard.fds[ND_FD_EPOLL] = epoll_create1(EPOLL_CLOEXEC);
                 if (bus->guard.fds[ND_FD_EPOLL] < 0 || fd_add(bus, ND_FD_EVENT) ||
-                    fd_add(bus, ND_FD_TIMER) || (bus->finisher && fd_add(bus, ND_FD_WAKE))) {
+                    fd_add(bus, ND_FD_TIMER) ||
+                    (bus->guard.fds[ND_FD_WAKE] >= 0 && fd_add(bus, ND_FD_WAKE))) {
                         r = nd_detail_errno("epoll, eventfd, timerfd", errno);
                         nd_fd_deinit(bus);
-                        return r;
+                        return nd_bus_leave(bus, r);
                 }
                 bus->is_event_set = false;
                 bus->timer_ns = ND_NEVER;
                 bus->epoll_generation = 0;
         }
-        nd_fd_update(bus);
-        return bus->guard.fds[ND_FD_EPOLL];
+        return nd_bus_leave(bus, bus->guard.fds[ND_FD_EPOLL]);
 }

@@ -17,6 +17,7 @@
  */
 
 #include "client/finish.h"
+#include <errno.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -53,15 +54,6 @@ struct nd_finisher *nd_finisher_new(const struct nd_fork_guard *guard, const int
         return finisher;
 }
 
-/* With the lock held. */
-static void finisher_move_freed(struct nd_finisher *finisher, struct nd_list *list)
-{
-        nd_list_for_each_safe (i, &finisher->freed) {
-                nd_list_unlink(i);
-                nd_list_push_tail(list, i);
-        }
-}
-
 void nd_finisher_close(struct nd_finisher *finisher)
 {
         struct nd_list rest = ND_LIST_INIT(rest);
@@ -70,7 +62,7 @@ void nd_finisher_close(struct nd_finisher *finisher)
                 return;
         nd_fork_lock_take(&finisher->lock);
         finisher->guard = NULL;
-        finisher_move_freed(finisher, &rest);
+        nd_list_move(&finisher->freed, &rest);
         nd_fork_lock_drop(&finisher->lock);
         nd_list_for_each_safe (i, &rest)
                 nd_finish_free(nd_list_entry(i, struct nd_finish, node));
@@ -130,10 +122,11 @@ void nd_finisher_take(struct nd_finisher *finisher, struct nd_list *list)
         uint64_t count;
 
         nd_fork_lock_take(&finisher->lock);
-        finisher_move_freed(finisher, list);
-        if (finisher->is_awake &&
-            read(*finisher->wake_fd, &count, sizeof(count)) == (ssize_t)sizeof(count))
-                finisher->is_awake = false;
+        nd_list_move(&finisher->freed, list);
+        if (finisher->is_awake)
+                while (read(*finisher->wake_fd, &count, sizeof(count)) < 0 && errno == EINTR)
+                        ;
+        finisher->is_awake = false; /* also if it was read for another reason */
         nd_fork_lock_drop(&finisher->lock);
 }
 

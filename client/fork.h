@@ -9,9 +9,10 @@
  */
 
 #include <pthread.h>
+#include "protocol/limit.h"
 #include "protocol/list.h"
 
-#define ND_FORK_FDS 5
+#define ND_FORK_FDS (5 + ND_SEGMENTS_MAX)
 
 /* Embedded in a bus. fds that are not open are -1. */
 struct nd_fork_guard {

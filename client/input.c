@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include "client/bus.h"
 
 #define INPUT_BYTES  ((size_t)64 << 10)
@@ -28,10 +29,29 @@ int nd_input_init(struct nd_input *input)
         return 0;
 }
 
+static void input_close_fds(struct nd_input *input)
+{
+        for (size_t i = 0; i < input->n_fds; ++i)
+                if (input->fds[i] >= 0)
+                        close(input->fds[i]);
+        input->n_fds = 0;
+}
+
+bool nd_input_take_fd(struct nd_input *input, int *ret_fd)
+{
+        if (input->n_fds == 0)
+                return false;
+        *ret_fd = input->fds[0];
+        --input->n_fds;
+        memmove(input->fds, input->fds + 1, input->n_fds * sizeof(*input->fds));
+        return true;
+}
+
 void nd_input_reset(struct ndbus *bus)
 {
         struct nd_input *input = &bus->input;
 
+        input_close_fds(input);
         nd_stream_disown(bus, NULL);
         input->start = input->end = 0;
         input->n_wanted = 0;
@@ -42,6 +62,7 @@ void nd_input_reset(struct ndbus *bus)
 void nd_input_deinit(struct ndbus *bus)
 {
         nd_stream_disown(bus, NULL);
+        input_close_fds(&bus->input);
         nd_header_cache_deinit(&bus->input.cache);
         free(bus->input.data);
         bus->input.data = NULL;
@@ -83,7 +104,7 @@ static int input_take_packet(struct ndbus *bus, struct nd_packet *packet, struct
 /* Takes everything that the buffer holds whole. */
 static void input_parse(struct ndbus *bus)
 {
-        static const struct nd_reader_limits limits = {
+        struct nd_reader_limits limits = {
                 .direction = ND_FROM_DAEMON,
                 .header_bytes_max = ND_HEADER_BYTES_MAX,
                 .meta_bytes_max = ND_META_BYTES_MAX,
@@ -96,6 +117,7 @@ static void input_parse(struct ndbus *bus)
         int r;
 
         while (input_take_body(bus)) {
+                limits.features = bus->connection.features;
                 r = nd_reader_next(&limits, input->data + input->start, input->end - input->start,
                                    &packet, &n_wanted, &fault);
                 if (r == 1) {
@@ -116,6 +138,12 @@ static void input_parse(struct ndbus *bus)
                 }
         }
         input->n_wanted = 0;
+}
+
+/* Everything up to the end of a packet is read, and a descriptor is left that none of them brought. */
+static bool input_has_stray_fd(const struct nd_input *input)
+{
+        return input->n_fds > 0 && input->start == input->end && input->body_left == 0;
 }
 
 /* How far to read beyond the body at hand. */
@@ -169,16 +197,75 @@ static void input_take(struct ndbus *bus, uint64_t n, uint64_t n_direct)
         if (n_body)
                 nd_stream_received(bus, n_body);
         input_parse(bus);
+        if (input_has_stray_fd(input))
+                nd_connection_lose_text(bus, NDBUS_EFDS,
+                                        "a descriptor came without a packet that brings one");
+}
+
+/* Keeps the descriptors that came with some bytes. False: they are more than are kept. */
+static bool input_take_fds(struct nd_input *input, struct msghdr *msg)
+{
+        bool has_room = true;
+        size_t n_before = input->n_fds;
+
+        for (struct cmsghdr *head = CMSG_FIRSTHDR(msg); head; head = CMSG_NXTHDR(msg, head)) {
+                size_t n = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+                if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+                        continue;
+                for (size_t i = 0; i < n; ++i) {
+                        int fd;
+
+                        memcpy(&fd, CMSG_DATA(head) + i * sizeof(fd), sizeof(fd));
+                        if (input->n_fds < ND_FDS_MAX) {
+                                input->fds[input->n_fds++] = fd;
+                        } else {
+                                close(fd);
+                                has_room = false;
+                        }
+                }
+        }
+        if (msg->msg_flags & MSG_CTRUNC) {
+                /* this process may open no more: what the packet brings cannot be had */
+                has_room = has_room && input->n_fds < ND_FDS_MAX && input->n_fds == n_before;
+                if (has_room)
+                        input->fds[input->n_fds++] = -1;
+        }
+        return has_room;
+}
+
+/* One system call. Descriptors are taken in only where the feature that brings them is in force. */
+static ssize_t input_receive(struct ndbus *bus, struct iovec *iov, size_t n_iov, bool *ret_has_room)
+{
+        union {
+                struct cmsghdr align;
+                uint8_t bytes[CMSG_SPACE(ND_FDS_MAX * sizeof(int))];
+        } control;
+        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = n_iov};
+        bool has_shm = bus->connection.features & ND_FEATURE_SHM;
+        ssize_t n;
+
+        *ret_has_room = true;
+        if (n_iov == 1 && !has_shm)
+                return recv(nd_bus_socket(bus), iov[0].iov_base, iov[0].iov_len, 0);
+        if (has_shm) {
+                msg.msg_control = &control;
+                msg.msg_controllen = sizeof(control.bytes);
+        }
+        n = recvmsg(nd_bus_socket(bus), &msg, MSG_CMSG_CLOEXEC);
+        if (n > 0 && has_shm && (msg.msg_controllen > 0 || msg.msg_flags & MSG_CTRUNC))
+                *ret_has_room = input_take_fds(&bus->input, &msg);
+        return n;
 }
 
 int nd_input_read(struct ndbus *bus)
 {
         struct nd_input *input = &bus->input;
         struct iovec iov[INPUT_PIECES + 1];
-        struct msghdr msg = {.msg_iov = iov};
         uint64_t n_direct = 0;
         uint64_t n_asked;
         size_t n_iov = 0, n_ahead = 0;
+        bool has_room;
         ssize_t n;
 
         if (input->body_left > 0 && input->body->message)
@@ -193,16 +280,17 @@ int nd_input_read(struct ndbus *bus)
                 iov[n_iov++] = (struct iovec){input->data + input->end, n_ahead};
         }
         n_asked = n_direct + n_ahead;
-        do {
-                if (n_iov == 1) {
-                        n = recv(nd_bus_socket(bus), iov[0].iov_base, iov[0].iov_len, 0);
-                } else {
-                        msg.msg_iovlen = n_iov;
-                        n = recvmsg(nd_bus_socket(bus), &msg, 0);
-                }
-        } while (n < 0 && errno == EINTR);
+        do
+                n = input_receive(bus, iov, n_iov, &has_room);
+        while (n < 0 && errno == EINTR);
 
         input->is_dry = n < 0 || (uint64_t)n < n_asked;
+        if (n > 0 && !has_room) {
+                nd_connection_lose_text(bus, NDBUS_EFDS,
+                                        "more than %u descriptors came ahead of their packets",
+                                        ND_FDS_MAX);
+                return 1;
+        }
         if (n > 0) {
                 input_take(bus, (uint64_t)n, n_direct);
                 return 1;

@@ -156,6 +156,22 @@ int nd_message_new_borrowed(struct nd_pool *pool,
         return 0;
 }
 
+int nd_message_new_in_block(struct nd_pool *pool,
+                            struct nd_shared_header *shared,
+                            const struct nd_prelude *prelude,
+                            const void *meta,
+                            struct nd_hold *hold,
+                            struct ndbus_message **ret)
+{
+        int r = nd_message_new_borrowed(pool, shared, prelude, meta, nd_hold_body(hold), ret);
+
+        if (r)
+                return r;
+        (*ret)->place = ND_BODY_IN_BLOCK;
+        (*ret)->hold = hold;
+        return 0;
+}
+
 /* The frame, from frame @i on, that owns byte @at of the body, its gap included. */
 static size_t message_seek(const struct ndbus_message *m, size_t i, uint64_t at)
 {
@@ -216,7 +232,9 @@ void nd_message_fill(struct ndbus_message *m, uint64_t from, const void *data, u
 
 struct nd_buffer *nd_message_keeper(const struct ndbus_message *m, size_t i_array)
 {
-        return m->frames[i_array] ? m->frames[i_array] : m->memory;
+        if (m->frames[i_array])
+                return m->frames[i_array];
+        return m->hold ? &m->hold->keeper : m->memory;
 }
 
 ND_PUBLIC struct ndbus_hold *ndbus_message_hold(const struct ndbus_message *m, size_t i_array)
@@ -237,6 +255,8 @@ ND_PUBLIC void ndbus_message_free(struct ndbus_message *m)
         if (m->place == ND_BODY_APART || m->has_left_place)
                 for (size_t i = 0; i < m->n_arrays; ++i)
                         nd_buffer_unref(m->frames[i]);
+        if (m->hold)
+                nd_buffer_unref(&m->hold->keeper);
         nd_shared_header_unref(m->shared);
         if (m->finish)
                 nd_finish_done(m->finish);

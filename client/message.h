@@ -8,6 +8,7 @@
 #include <ndbus/ndbus.h>
 #include <sys/uio.h>
 #include "client/finish.h"
+#include "client/hold.h"
 #include "client/pool.h"
 #include "client/shared-header.h"
 #include "protocol/list.h"
@@ -31,6 +32,7 @@ enum nd_body_place {
         ND_BODY_TOGETHER, /* behind the message, in its own memory */
         ND_BODY_APART,    /* each frame in a buffer of its own */
         ND_BODY_BORROWED, /* in the caller's bytes */
+        ND_BODY_IN_BLOCK, /* in shared memory */
 };
 
 struct ndbus_message {
@@ -48,6 +50,7 @@ struct ndbus_message {
         uint64_t dropped;
         uint64_t body_bytes;
         void *userdata;
+        struct nd_hold *hold;     /* of the block that it is in; or NULL */
         struct nd_finish *finish; /* of a group: what freeing it says; or NULL */
         size_t n_arrays;
         struct ndbus_array *arrays;
@@ -77,6 +80,14 @@ int nd_message_new_borrowed(struct nd_pool *pool,
                             const struct nd_prelude *prelude,
                             const void *meta,
                             const void *body,
+                            struct ndbus_message **ret);
+
+/* The same in a block; takes @hold on success. */
+int nd_message_new_in_block(struct nd_pool *pool,
+                            struct nd_shared_header *shared,
+                            const struct nd_prelude *prelude,
+                            const void *meta,
+                            struct nd_hold *hold,
                             struct ndbus_message **ret);
 
 /**

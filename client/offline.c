@@ -20,7 +20,7 @@ struct nd_offline_entry {
         struct nd_list node;
         struct nd_outgoing out;
         struct nd_body body;
-        struct nd_segment segment;
+        struct nd_body_part segment;
         int32_t ndim_max;
         uint64_t bytes; /* of this struct and what follows it */
         uint8_t data[]; /* header, meta, body */

@@ -97,11 +97,14 @@ static void prelude_of_publish(const struct nd_outgoing *out, uint8_t *at)
 {
         const struct nd_prelude p = {
                 .kind = ND_KIND_PUBLISH,
-                .flags = (uint16_t)(out->flags | (out->stream ? ND_FLAG_BODY_IN_CHUNKS : 0)),
+                .flags = (uint16_t)(out->flags | (out->stream ? ND_FLAG_BODY_IN_CHUNKS : 0) |
+                                    (out->segment ? ND_FLAG_BODY_IN_BLOCK : 0)),
                 .header_bytes = (uint32_t)out->n_header,
                 .meta_bytes = (uint32_t)out->n_meta,
                 .stream = out->stream,
-                .body_bytes = out->body->bytes,
+                .body_bytes = out->segment ? out->block_bytes : out->body->bytes,
+                .place = out->place,
+                .segment = out->segment,
                 .sequence = out->number,
                 .time_ns = out->time_ns,
         };
@@ -296,6 +299,9 @@ nd_outgoing_step(struct ndbus *bus, struct nd_outgoing *out, bool *ret_moved)
                 if (bus->connection.generation != out->generation ||
                     bus->connection.state != ND_STATE_READY)
                         return ND_OUTGOING_LOST;
+                if (bus->output.n_fds > 0 && !nd_outgoing_is_torn(out) && !nd_connection_send(bus))
+                        return bus->connection.state == ND_STATE_READY ? ND_OUTGOING_NEEDS_SOCKET
+                                                                       : ND_OUTGOING_LOST;
                 if (plan_make(&plan, bus, out)) {
                         nd_connection_lose_text(bus, NDBUS_ENOMEM, "out of memory");
                         return ND_OUTGOING_LOST;

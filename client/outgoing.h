@@ -14,8 +14,11 @@ struct nd_outgoing {
         size_t n_header;
         const void *meta;
         size_t n_meta;
-        struct nd_body *body;
+        struct nd_body *body; /* empty if it is in a block: */
         uint16_t flags;
+        uint32_t segment; /* 0: it is not */
+        uint64_t place;
+        uint64_t block_bytes;
 
         /* how far it is */
         uint64_t number;     /* n-th PUBLISH of the connection */

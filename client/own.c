@@ -3,8 +3,8 @@
 /*
  * Making a message's arrays private and writable
  *
- * Memory that only this message knows is made writable by clearing a flag. What is borrowed, or
- * also held by something that was exported, is copied; an array whose elements overlap becomes a
+ * Memory that only this message knows is made writable by clearing a flag. What is borrowed, in a
+ * block, or also held by something that was exported, is copied; an array whose elements overlap becomes a
  * C-ordered copy in which they do not. All copies are made before any array is touched, so that a
  * failure leaves the message as it was.
  */
@@ -89,6 +89,10 @@ ND_PUBLIC int ndbus_message_own(struct ndbus_message *m)
                         m->has_left_place = true;
                 }
                 m->arrays[i].flags &= ~(uint32_t)NDBUS_READ_ONLY;
+        }
+        if (m->hold) {
+                nd_buffer_unref(&m->hold->keeper);
+                m->hold = NULL;
         }
         return 0;
 }

@@ -194,6 +194,10 @@ struct nd_buffer *nd_buffer_unref(struct nd_buffer *buffer)
 
         if (!buffer || atomic_fetch_sub_explicit(&buffer->n_refs, 1, memory_order_acq_rel) > 1)
                 return NULL;
+        if (buffer->release) {
+                buffer->release(buffer);
+                return NULL;
+        }
 
         pool = buffer->pool;
         nd_fork_lock_take(&pool->lock);

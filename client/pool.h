@@ -24,6 +24,8 @@ struct nd_buffer {
         size_t populated_bytes; /* from the start of data: pages that are there already */
         uint32_t idle_since_s;  /* while it is in the pool */
         bool is_mapped;
+        void (*release)(
+                struct nd_buffer *buffer); /* memory of no pool: its last reference is gone */
 };
 
 struct nd_pool *nd_pool_new(void);
@@ -34,6 +36,14 @@ struct nd_pool *nd_pool_close(struct nd_pool *pool);
 
 /* At least @bytes, one reference; NULL if there is no memory. Contents are whatever was there. */
 struct nd_buffer *nd_pool_take(struct nd_pool *pool, uint64_t bytes);
+
+/* Counts references to memory that is somebody else's; @release is called with the last one. */
+static inline void nd_buffer_init_foreign(struct nd_buffer *buffer,
+                                          void (*release)(struct nd_buffer *buffer))
+{
+        *buffer = (struct nd_buffer){.release = release};
+        atomic_store_explicit(&buffer->n_refs, 1, memory_order_relaxed);
+}
 
 /* Any thread, also after nd_pool_close(). unref accepts NULL and returns NULL. */
 struct nd_buffer *nd_buffer_ref(struct nd_buffer *buffer);

@@ -18,6 +18,7 @@
 #include "client/bus.h"
 #include "client/detail.h"
 #include "client/export.h"
+#include "client/loan.h"
 #include "client/offline.h"
 #include "client/outgoing.h"
 #include "protocol/byteorder.h"
@@ -25,6 +26,12 @@
 
 /* Messages up to so many bytes on the wire are copied rather than described to the kernel. */
 #define COPY_BYTES_MAX ((uint64_t)8 << 10)
+
+/* With bodies in blocks the socket is read after so many bytes of them. */
+#define BLOCK_READ_BYTES ((uint64_t)4 << 20)
+
+/* What a message that may wait waits for the daemon's word on a segment. */
+#define ANSWER_MS_MAX 1000
 
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
@@ -82,6 +89,19 @@ static int credit_lapse(struct ndbus *bus)
         credit->read_at = credit->window_bytes / 2;
         credit->sent_ns = now;
         return 0;
+}
+
+/* The same for bodies in blocks, which take no credit: topics are paused, and blocks released, all the
+ * same. */
+static void credit_read_blocks(struct ndbus *bus, uint64_t block_bytes)
+{
+        struct nd_credit *credit = &bus->credit;
+
+        credit->block_bytes += block_bytes;
+        if (credit->block_bytes < BLOCK_READ_BYTES)
+                return;
+        credit->block_bytes = 0;
+        nd_input_read(bus);
 }
 
 /* Reads if so much was sent since the last time that something may have come. */
@@ -271,15 +291,18 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
 static int
 send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publish_options *o)
 {
-        uint64_t deadline_ns;
+        uint64_t deadline_ns, n_end;
         size_t n_before;
         int r;
 
         if (nd_outgoing_put(bus, out))
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        n_end = bus->output.n_left + nd_output_bytes(&bus->output);
         if (o->more && nd_output_bytes(&bus->output) < MORE_BYTES_MAX)
                 return 0;
         while (!nd_connection_send(bus)) {
+                if (out->segment && bus->output.n_left >= n_end)
+                        return 0; /* all of it has left before the connection was lost */
                 if (bus->connection.state != ND_STATE_READY)
                         return nd_connection_fail_down(bus);
                 if (o->timeout_ms == 0)
@@ -295,12 +318,71 @@ send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publis
         return 0;
 }
 
+/* The block that a body is sent in, or copied into first; none if that cannot be. */
+static struct nd_supply_block
+choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_bytes, int timeout_ms)
+{
+        struct nd_supply_block block = {0};
+
+        if (loan)
+                block = loan->block;
+        else if (body_bytes >= ND_SHM_COPY_BYTES_MIN)
+                nd_supply_take(bus, body_bytes, &block);
+        if (timeout_ms < 0 || timeout_ms > ANSWER_MS_MAX)
+                timeout_ms = ANSWER_MS_MAX;
+        if (block.segment && !nd_supply_wait_open(bus, &block, nd_deadline_in_ms(timeout_ms))) {
+                if (!loan)
+                        nd_supply_give(bus->supply, &block);
+                block.segment = NULL;
+        }
+        if (!block.segment && bus->supply->is_on && body_bytes >= ND_SHM_COPY_BYTES_MIN)
+                ++bus->supply->n_fallback;
+        return block;
+}
+
+/* Sends it, when there is leave to. */
+static int
+send_message(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publish_options *o)
+{
+        int r;
+
+        if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX && nd_outgoing_bytes(out) <= bus->credit.bytes)
+                return send_small(bus, out, o);
+        bus->outgoing = out;
+        nd_outgoing_begin(bus, out);
+        r = send_to_end(bus, out);
+        bus->outgoing = NULL;
+        return r;
+}
+
+/* The same for one whose body is in @block: copied there now, or written there before. */
+static int send_in_block(struct ndbus *bus,
+                         struct nd_outgoing *out,
+                         const struct ndbus_publish_options *o,
+                         struct nd_body *copied,
+                         const struct nd_supply_block *block)
+{
+        int r;
+
+        if (!nd_supply_is_open(block))
+                return nd_connection_fail_down(bus);
+        if (copied)
+                nd_body_copy(copied, 0, copied->bytes, nd_supply_data(block));
+        nd_supply_publish(bus->supply, block);
+        r = send_message(bus, out, o);
+        nd_supply_published(bus->supply, block, r == 0);
+        return r;
+}
+
 static int publish_online(struct ndbus *bus,
                           struct nd_outgoing *out,
                           const struct nd_encoded *encoded,
                           const char *topic,
-                          const struct ndbus_publish_options *o)
+                          const struct ndbus_publish_options *o,
+                          struct ndbus_loan *loan)
 {
+        struct nd_body *body = out->body, elsewhere;
+        struct nd_supply_block block;
         const struct nd_publish_sizes sizes = {
                 .body_bytes = encoded->body_bytes,
                 .n_header = encoded->n_header,
@@ -313,22 +395,29 @@ static int publish_online(struct ndbus *bus,
         r = r ? r : credit_lapse(bus);
         if (r)
                 return r;
-        r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
-        if (r)
-                return r;
-        if (bus->calls.now) /* the daemon may answer while it is still being sent */
-                bus->calls.now->number = bus->credit.n_published + 1;
-        if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX &&
-            nd_outgoing_bytes(out) <= bus->credit.bytes) {
-                r = send_small(bus, out, o);
-        } else {
-                bus->outgoing = out;
-                nd_outgoing_begin(bus, out);
-                r = send_to_end(bus, out);
-                bus->outgoing = NULL;
+        block = choose_block(bus, loan, body->bytes, o->timeout_ms);
+        if (block.segment) {
+                nd_body_init_flat(&elsewhere, &bus->body_store, NULL, NULL, 0);
+                out->body = &elsewhere;
+                out->segment = block.segment->number;
+                out->place = block.place;
+                out->block_bytes = body->bytes;
         }
-        if (bus->connection.state == ND_STATE_READY)
+        r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
+        if (!r && bus->calls.now) /* the daemon may answer while it is still being sent */
+                bus->calls.now->number = bus->credit.n_published + 1;
+        if (!r && block.segment)
+                r = send_in_block(bus, out, o, loan ? NULL : body, &block);
+        else if (!r)
+                r = send_message(bus, out, o);
+        if (block.segment && !loan && r)
+                nd_supply_give(bus->supply, &block);
+        if (block.segment && loan && !r)
+                loan->block.segment = NULL;
+        if (!r && bus->connection.state == ND_STATE_READY)
                 credit_read(bus);
+        if (!r && block.segment && bus->connection.state == ND_STATE_READY)
+                credit_read_blocks(bus, out->block_bytes);
         return r;
 }
 
@@ -346,7 +435,8 @@ static int is_wanted(struct ndbus *bus, const char *topic, int timeout_ms)
 
 static int publish(struct ndbus *bus,
                    const struct nd_encode_input *input,
-                   const struct ndbus_publish_options *o)
+                   const struct ndbus_publish_options *o,
+                   struct ndbus_loan *loan)
 {
         const struct nd_encoded *encoded;
         struct nd_fault fault = {0};
@@ -383,7 +473,7 @@ static int publish(struct ndbus *bus,
                 if (r <= 0)
                         return r;
         }
-        return publish_online(bus, &out, encoded, input->topic, o);
+        return publish_online(bus, &out, encoded, input->topic, o, loan);
 }
 
 ND_PUBLIC int ndbus_publish(struct ndbus *bus,
@@ -399,11 +489,38 @@ ND_PUBLIC int ndbus_publish(struct ndbus *bus,
         if (r)
                 return r;
         if (!topic)
-                return nd_detail_say(NDBUS_EINVAL, "topic: is NULL");
+                return nd_bus_leave(bus, nd_detail_say(NDBUS_EINVAL, "topic: is NULL"));
         if (!arrays && n_arrays > 0)
-                return nd_detail_say(NDBUS_EINVAL, "arrays: is NULL, but n_arrays is not 0");
+                return nd_bus_leave(
+                        bus, nd_detail_say(NDBUS_EINVAL, "arrays: is NULL, but n_arrays is not 0"));
         options = options ? options : &defaults;
         input.reply = options->reply;
         input.encoding = options->encoding;
-        return nd_bus_leave(bus, publish(bus, &input, options));
+        return nd_bus_leave(bus, publish(bus, &input, options, NULL));
+}
+
+ND_PUBLIC int ndbus_publish_loan(struct ndbus *bus,
+                                 const char *topic,
+                                 struct ndbus_loan *loan,
+                                 const struct ndbus_publish_options *options)
+{
+        static const struct ndbus_publish_options defaults = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct nd_encode_input input = {.topic = topic};
+        int r = nd_bus_enter(bus);
+
+        if (r)
+                return r;
+        if (!topic || !loan)
+                return nd_bus_leave(bus, nd_detail_say(NDBUS_EINVAL, "topic, loan: are NULL"));
+        if (loan->supply != bus->supply)
+                return nd_bus_leave(bus, nd_detail_say(NDBUS_EINVAL, "loan: is of another bus"));
+        options = options ? options : &defaults;
+        input.reply = options->reply;
+        input.encoding = options->encoding;
+        input.arrays = loan->arrays;
+        input.n_arrays = loan->n_arrays;
+        r = publish(bus, &input, options, loan);
+        if (!r)
+                ndbus_loan_cancel(loan);
+        return nd_bus_leave(bus, r);
 }

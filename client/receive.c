@@ -15,6 +15,7 @@
 #include "client/bus.h"
 #include "client/detail.h"
 #include "client/export.h"
+#include "client/supply.h"
 
 static int say_end(struct ndbus_subscription *sub)
 {
@@ -109,6 +110,7 @@ static int receive(struct ndbus *bus,
 
         deadline_ns = nd_deadline_in_ms(timeout_ms);
         nd_pool_trim(bus->pool, nd_clock_coarse_ns());
+        nd_supply_trim(bus);
         for (;;) {
                 if (bus->connection.lost && bus->connection.state != ND_STATE_READY)
                         return take_loss(bus);
@@ -136,7 +138,7 @@ ND_PUBLIC int ndbus_receive(struct ndbus *bus, struct ndbus_message **ret_messag
         if (r)
                 return r;
         if (!ret_message)
-                return nd_detail_say(NDBUS_EINVAL, "ret_message: is NULL");
+                return nd_bus_leave(bus, nd_detail_say(NDBUS_EINVAL, "ret_message: is NULL"));
         return nd_bus_leave(bus, receive(bus, NULL, ret_message, timeout_ms));
 }
 

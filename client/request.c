@@ -116,7 +116,8 @@ ND_PUBLIC int ndbus_stats(struct ndbus *bus, void **ret_data, size_t *ret_n_data
         if (r)
                 return r;
         if (!ret_data || !ret_n_data)
-                return nd_detail_say(NDBUS_EINVAL, "ret_data, ret_n_data: are NULL");
+                return nd_bus_leave(bus,
+                                    nd_detail_say(NDBUS_EINVAL, "ret_data, ret_n_data: are NULL"));
         r = nd_bus_wait_ready(bus, deadline_ns);
         if (r)
                 return nd_bus_leave(bus, r);

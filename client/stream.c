@@ -141,12 +141,11 @@ static int message_check(struct ndbus *bus, const struct nd_prelude *p, struct n
 {
         if (bus->connection.state != ND_STATE_READY)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "MESSAGE", "came before WELCOME");
-        if (p->flags & (ND_FLAG_BODY_IN_BLOCK | ND_FLAG_FD))
-                return nd_fault_set(fault, NDBUS_EPROTOCOL, "flags",
-                                    "0x%x, of a feature that was not asked for", p->flags);
         if (p->body_bytes > bus->connection.limits.message_bytes_max)
                 return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "body_bytes", p->body_bytes,
                                           bus->connection.limits.message_bytes_max, "bytes");
+        if (p->flags & ND_FLAG_BODY_IN_BLOCK)
+                return 0;
         if (!(p->flags & ND_FLAG_BODY_IN_CHUNKS)) {
                 if (p->body_bytes > ND_PACKET_BODY_BYTES_MAX)
                         return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "body_bytes",
@@ -217,9 +216,11 @@ static int message_add_finish(struct ndbus_message *m, const struct ndbus_subscr
         return 0;
 }
 
-/* Makes the message: 0, also without memory: *@ret is NULL then. */
+/* Makes the message, in @hold if that is not NULL, which is taken then: 0, also without memory:
+ * *@ret is NULL then. */
 static int message_make(struct ndbus *bus,
                         const struct nd_packet *packet,
+                        struct nd_hold *hold,
                         struct ndbus_message **ret,
                         struct nd_fault *fault)
 {
@@ -240,7 +241,8 @@ static int message_make(struct ndbus *bus,
                 r = nd_fault_set(fault, NDBUS_EPROTOCOL, "body_bytes",
                                  "is %llu, the frames take %llu", (unsigned long long)p->body_bytes,
                                  (unsigned long long)shared->header->body_bytes);
-        else if (nd_message_new(bus->pool, shared, p, packet->meta, &m))
+        else if (hold ? nd_message_new_in_block(bus->pool, shared, p, packet->meta, hold, &m)
+                      : nd_message_new(bus->pool, shared, p, packet->meta, &m))
                 m = NULL;
         nd_shared_header_unref(shared);
         if (!r)
@@ -257,7 +259,7 @@ stream_begin(struct nd_input *input, const struct nd_packet *packet, struct nd_s
 
         if (!(p->flags & ND_FLAG_BODY_IN_CHUNKS)) {
                 *ret = &input->whole;
-                input->is_large = p->body_bytes >= ((uint64_t)64 << 10);
+                input->is_large = nd_prelude_inline_bytes(p) >= ((uint64_t)64 << 10);
                 input->n_lead = packet->n_bytes;
                 return 0;
         }
@@ -271,6 +273,26 @@ stream_begin(struct nd_input *input, const struct nd_packet *packet, struct nd_s
         return 0;
 }
 
+/* Makes what the application gets, if the bytes can be had: NULL if not. */
+static int message_begin(struct ndbus *bus,
+                         const struct nd_packet *packet,
+                         const struct ndbus_subscription *sub,
+                         struct ndbus_message **ret,
+                         struct nd_fault *fault)
+{
+        bool is_in_block = packet->prelude.flags & ND_FLAG_BODY_IN_BLOCK;
+        struct nd_hold *hold = NULL;
+        int r = 0;
+
+        if (is_in_block)
+                r = nd_hold_block(bus, &packet->prelude, &hold, fault);
+        if (!r && sub && (!is_in_block || hold))
+                r = message_make(bus, packet, hold, ret, fault);
+        if (hold && !*ret)
+                nd_buffer_unref(&hold->keeper);
+        return r;
+}
+
 int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
 {
         const struct nd_prelude *p = &packet->prelude;
@@ -282,10 +304,9 @@ int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct 
 
         r = message_check(bus, p, fault);
         r = r ? r : message_find_owner(bus, p, &sub, fault);
-        if (!r && sub) {
+        if (!r && sub)
                 ++sub->n_deliveries;
-                r = message_make(bus, packet, &m, fault);
-        }
+        r = r ? r : message_begin(bus, packet, sub, &m, fault);
         if (r)
                 return r;
         if (stream_begin(input, packet, &stream)) {
@@ -310,7 +331,7 @@ int nd_stream_message(struct ndbus *bus, const struct nd_packet *packet, struct 
                 m->userdata = sub->options.userdata;
                 sub->pending_dropped = 0;
         }
-        if (p->body_bytes == 0) {
+        if (p->body_bytes == 0 || p->flags & ND_FLAG_BODY_IN_BLOCK) {
                 stream_complete(bus, stream);
         } else if (stream == &input->whole) {
                 input->body = stream;

@@ -104,12 +104,17 @@ static void sub_free(struct ndbus_subscription *sub)
         free(sub);
 }
 
+void nd_subscriptions_end(struct ndbus *bus)
+{
+        nd_list_for_each_safe (i, &bus->subscriptions.in_order)
+                sub_free(nd_list_entry(i, struct ndbus_subscription, in_order));
+}
+
 void nd_subscriptions_deinit(struct ndbus *bus)
 {
         struct nd_subscriptions *subs = &bus->subscriptions;
 
-        while (!nd_list_is_empty(&subs->in_order))
-                sub_free(nd_list_entry(subs->in_order.next, struct ndbus_subscription, in_order));
+        nd_subscriptions_end(bus);
         free(subs->buckets);
         *subs = (struct nd_subscriptions){0};
 }
@@ -310,6 +315,16 @@ static void sub_tell_end(struct ndbus_subscription *sub)
                 nd_connection_send(bus);
 }
 
+static int add_finisher(struct ndbus *bus)
+{
+        int r = nd_fd_add_wake(bus);
+
+        if (r)
+                return r;
+        bus->finisher = nd_finisher_new(&bus->guard, &bus->guard.fds[ND_FD_WAKE]);
+        return bus->finisher ? 0 : nd_detail_say(NDBUS_ENOMEM, "out of memory");
+}
+
 int nd_subscription_open(struct ndbus *bus,
                          const char *pattern,
                          const struct ndbus_subscribe_options *options,
@@ -322,7 +337,7 @@ int nd_subscription_open(struct ndbus *bus,
 
         r = nd_bus_wait_ready(bus, deadline_ns);
         if (!r && options->group && !bus->finisher)
-                r = nd_fd_add_finisher(bus);
+                r = add_finisher(bus);
         r = r ? r : sub_new(bus, pattern, options, &sub);
         if (r || !sub)
                 return r;
@@ -360,12 +375,12 @@ ND_PUBLIC int ndbus_subscribe(struct ndbus *bus,
         if (r)
                 return r;
         if (!pattern)
-                return nd_detail_say(NDBUS_EINVAL, "pattern: is NULL");
+                return nd_bus_leave(bus, nd_detail_say(NDBUS_EINVAL, "pattern: is NULL"));
         if (nd_pattern_check(pattern, strnlen(pattern, ND_TOPIC_BYTES_MAX + 1), &fault))
-                return nd_detail_fault(&fault);
+                return nd_bus_leave(bus, nd_detail_fault(&fault));
         r = options_check(options);
         if (r)
-                return r;
+                return nd_bus_leave(bus, r);
 
         r = nd_subscription_open(bus, pattern, options, false,
                                  nd_deadline_in_ms(options->timeout_ms), &sub);

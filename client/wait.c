@@ -27,6 +27,7 @@ static int bus_move(struct ndbus *bus, bool want_read)
         int r = 0;
 
         nd_grant_collect(bus);
+        nd_hold_collect(bus);
         nd_connection_advance(bus);
         if (c->state >= ND_STATE_WELCOME) {
                 nd_connection_send(bus);
@@ -143,7 +144,9 @@ int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
         until = nd_min_u64(deadline_ns, nd_bus_next_ns(bus));
         if (bus->options.interrupted)
                 until = nd_min_u64(until, now + WAIT_ASK_NS);
+        nd_hold_leave(bus, true);
         r = poll(p, 2, wait_ms(now, until));
+        nd_hold_enter(bus);
         if (bus->finisher) {
                 nd_finisher_set_waiting(bus->finisher, false);
                 nd_grant_collect(bus);

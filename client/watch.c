@@ -229,9 +229,11 @@ ndbus_subscribers(struct ndbus *bus, const char *topic, uint64_t *ret_n, int tim
         int r;
 
         r = nd_bus_enter(bus);
-        r = r ? r : topic_argument_check(topic);
         if (r)
                 return r;
+        r = topic_argument_check(topic);
+        if (r)
+                return nd_bus_leave(bus, r);
         nd_bus_move(bus);
         r = nd_watch_wait(bus, topic, nd_deadline_in_ms(timeout_ms), &w);
         if (!r && ret_n)
@@ -247,9 +249,11 @@ ndbus_wait_subscribers(struct ndbus *bus, const char *topic, unsigned n, int tim
         int r;
 
         r = nd_bus_enter(bus);
-        r = r ? r : topic_argument_check(topic);
         if (r)
                 return r;
+        r = topic_argument_check(topic);
+        if (r)
+                return nd_bus_leave(bus, r);
         for (;;) {
                 r = nd_watch_wait(bus, topic, deadline_ns, &w);
                 if (r || w->n_subscribers >= n)

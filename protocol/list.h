@@ -71,3 +71,15 @@ static inline struct nd_list *nd_list_first(const struct nd_list *list)
 {
         return nd_list_is_empty(list) ? NULL : list->next;
 }
+
+/* Moves all nodes of one list to the tail of another. */
+static inline void nd_list_move(struct nd_list *from, struct nd_list *to)
+{
+        if (nd_list_is_empty(from))
+                return;
+        from->next->prev = to->prev;
+        to->prev->next = from->next;
+        from->prev->next = to;
+        to->prev = from->prev;
+        nd_list_init(from);
+}

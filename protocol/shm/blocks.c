@@ -20,20 +20,21 @@
 /* from this size on a block begins at a page and fills pages */
 #define BLOCKS_PAGE_FROM_BYTES (UINT64_C(1) << 20)
 
-struct nd_block {
+struct nd_piece {
         uint64_t place;
         uint64_t bytes;
-        struct nd_block *before; /* neighbours in the segment; NULL at its ends */
-        struct nd_block *after;
-        struct nd_block *less; /* in its tree */
-        struct nd_block *more;
+        struct nd_piece *before; /* neighbours in the segment; NULL at its ends */
+        struct nd_piece *after;
+        struct nd_piece *less; /* in its tree */
+        struct nd_piece *more;
         uint32_t priority; /* random; no node in a tree has less than those below it */
+        uint32_t note;     /* the owner's, while it is used */
         bool is_used;
 };
 
 /* Trees. A treap is split at a key and two are merged; all else is made of these. */
 
-static bool blocks_is_less(const struct nd_block *a, const struct nd_block *b)
+static bool blocks_is_less(const struct nd_piece *a, const struct nd_piece *b)
 {
         if (!a->is_used && a->bytes != b->bytes)
                 return a->bytes < b->bytes;
@@ -41,10 +42,10 @@ static bool blocks_is_less(const struct nd_block *a, const struct nd_block *b)
 }
 
 /* Divides @tree into what is less than @at, and the rest. */
-static void blocks_split(struct nd_block *tree,
-                         const struct nd_block *at,
-                         struct nd_block **ret_less,
-                         struct nd_block **ret_rest)
+static void blocks_split(struct nd_piece *tree,
+                         const struct nd_piece *at,
+                         struct nd_piece **ret_less,
+                         struct nd_piece **ret_rest)
 {
         while (tree) {
                 if (blocks_is_less(tree, at)) {
@@ -62,9 +63,9 @@ static void blocks_split(struct nd_block *tree,
 }
 
 /* All of @less is less than all of @more. */
-static struct nd_block *blocks_merge(struct nd_block *less, struct nd_block *more)
+static struct nd_piece *blocks_merge(struct nd_piece *less, struct nd_piece *more)
 {
-        struct nd_block *tree = NULL, **link = &tree;
+        struct nd_piece *tree = NULL, **link = &tree;
 
         while (less && more) {
                 if (less->priority > more->priority) {
@@ -81,7 +82,7 @@ static struct nd_block *blocks_merge(struct nd_block *less, struct nd_block *mor
         return tree;
 }
 
-static void blocks_insert(struct nd_block **link, struct nd_block *block)
+static void blocks_insert(struct nd_piece **link, struct nd_piece *block)
 {
         while (*link && (*link)->priority >= block->priority)
                 link = blocks_is_less(block, *link) ? &(*link)->less : &(*link)->more;
@@ -89,7 +90,7 @@ static void blocks_insert(struct nd_block **link, struct nd_block *block)
         *link = block;
 }
 
-static void blocks_remove(struct nd_block **link, struct nd_block *block)
+static void blocks_remove(struct nd_piece **link, struct nd_piece *block)
 {
         while (*link != block)
                 link = blocks_is_less(block, *link) ? &(*link)->less : &(*link)->more;
@@ -107,7 +108,7 @@ static uint32_t blocks_random(struct nd_blocks *blocks)
 
 int nd_blocks_init(struct nd_blocks *blocks, uint64_t bytes)
 {
-        struct nd_block *block = calloc(1, sizeof(*block));
+        struct nd_piece *block = calloc(1, sizeof(*block));
 
         nd_assert(bytes > 0 && bytes % ND_SEGMENT_UNIT_BYTES == 0);
         if (!block)
@@ -123,9 +124,9 @@ int nd_blocks_init(struct nd_blocks *blocks, uint64_t bytes)
 
 void nd_blocks_deinit(struct nd_blocks *blocks)
 {
-        struct nd_block *next;
+        struct nd_piece *next;
 
-        for (struct nd_block *i = blocks->first; i; i = next) {
+        for (struct nd_piece *i = blocks->first; i; i = next) {
                 next = i->after;
                 free(i);
         }
@@ -138,16 +139,16 @@ static uint64_t blocks_round_up(uint64_t n, uint64_t unit)
 }
 
 /* Bytes at the start of @block that alignment leaves free. */
-static uint64_t blocks_lead(const struct nd_block *block, uint64_t unit)
+static uint64_t blocks_lead(const struct nd_piece *block, uint64_t unit)
 {
         return blocks_round_up(block->place, unit) - block->place;
 }
 
 /* The smallest free one that is not less than (@bytes, @place). */
-static struct nd_block *blocks_least(const struct nd_blocks *blocks, uint64_t bytes, uint64_t place)
+static struct nd_piece *blocks_least(const struct nd_blocks *blocks, uint64_t bytes, uint64_t place)
 {
-        const struct nd_block least = {.bytes = bytes, .place = place};
-        struct nd_block *i = blocks->free, *found = NULL;
+        const struct nd_piece least = {.bytes = bytes, .place = place};
+        struct nd_piece *i = blocks->free, *found = NULL;
 
         while (i) {
                 if (blocks_is_less(i, &least)) {
@@ -162,9 +163,9 @@ static struct nd_block *blocks_least(const struct nd_blocks *blocks, uint64_t by
 
 /* The smallest free one that holds @bytes from a multiple of @unit on. The first one that is large
  * enough does, unless it is less than a unit larger and begins at a bad place. */
-static struct nd_block *blocks_find(const struct nd_blocks *blocks, uint64_t bytes, uint64_t unit)
+static struct nd_piece *blocks_find(const struct nd_blocks *blocks, uint64_t bytes, uint64_t unit)
 {
-        struct nd_block *block = blocks_least(blocks, bytes, 0);
+        struct nd_piece *block = blocks_least(blocks, bytes, 0);
 
         while (block && block->bytes - bytes < blocks_lead(block, unit))
                 block = blocks_least(blocks, block->bytes, block->place + 1);
@@ -173,11 +174,11 @@ static struct nd_block *blocks_find(const struct nd_blocks *blocks, uint64_t byt
 
 /* Makes @fresh the first @bytes of @block, which is in no tree. */
 static void blocks_cut_lead(struct nd_blocks *blocks,
-                            struct nd_block *block,
-                            struct nd_block *fresh,
+                            struct nd_piece *block,
+                            struct nd_piece *fresh,
                             uint64_t bytes)
 {
-        *fresh = (struct nd_block){.place = block->place,
+        *fresh = (struct nd_piece){.place = block->place,
                                    .bytes = bytes,
                                    .before = block->before,
                                    .after = block,
@@ -194,11 +195,11 @@ static void blocks_cut_lead(struct nd_blocks *blocks,
 
 /* Makes @fresh what is beyond the first @bytes of @block, which is in no tree. */
 static void blocks_cut_rest(struct nd_blocks *blocks,
-                            struct nd_block *block,
-                            struct nd_block *fresh,
+                            struct nd_piece *block,
+                            struct nd_piece *fresh,
                             uint64_t bytes)
 {
-        *fresh = (struct nd_block){.place = block->place + bytes,
+        *fresh = (struct nd_piece){.place = block->place + bytes,
                                    .bytes = block->bytes - bytes,
                                    .before = block,
                                    .after = block->after,
@@ -213,7 +214,7 @@ static void blocks_cut_rest(struct nd_blocks *blocks,
 bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_place)
 {
         uint64_t unit = bytes >= BLOCKS_PAGE_FROM_BYTES ? ND_SEGMENT_UNIT_BYTES : ND_ALIGN_BYTES;
-        struct nd_block *block, *lead = NULL, *rest = NULL;
+        struct nd_piece *block, *lead = NULL, *rest = NULL;
         bool has_lead, has_rest;
 
         nd_assert(bytes > 0);
@@ -237,6 +238,7 @@ bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_plac
         if (rest)
                 blocks_cut_rest(blocks, block, rest, bytes);
         block->is_used = true;
+        block->note = 0;
         blocks_insert(&blocks->used, block);
         blocks->used_bytes += block->bytes;
         ++blocks->n_used;
@@ -245,9 +247,9 @@ bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_plac
 }
 
 /* Makes @block and the one after it, which are in no tree, one. */
-static void blocks_join(struct nd_block *block)
+static void blocks_join(struct nd_piece *block)
 {
-        struct nd_block *after = block->after;
+        struct nd_piece *after = block->after;
 
         block->bytes += after->bytes;
         block->after = after->after;
@@ -256,18 +258,25 @@ static void blocks_join(struct nd_block *block)
         free(after);
 }
 
-static struct nd_block *blocks_at(const struct nd_blocks *blocks, uint64_t place)
+static struct nd_piece *blocks_at(const struct nd_blocks *blocks, uint64_t place)
 {
-        struct nd_block *i = blocks->used;
+        struct nd_piece *i = blocks->used;
 
         while (i && i->place != place)
                 i = place < i->place ? i->less : i->more;
         return i;
 }
 
+uint32_t *nd_blocks_note(struct nd_blocks *blocks, uint64_t place)
+{
+        struct nd_piece *block = blocks_at(blocks, place);
+
+        return block ? &block->note : NULL;
+}
+
 bool nd_blocks_give(struct nd_blocks *blocks, uint64_t place)
 {
-        struct nd_block *block = blocks_at(blocks, place);
+        struct nd_piece *block = blocks_at(blocks, place);
 
         if (!block)
                 return false;
@@ -290,7 +299,7 @@ bool nd_blocks_give(struct nd_blocks *blocks, uint64_t place)
 
 uint64_t nd_blocks_largest_free(const struct nd_blocks *blocks)
 {
-        const struct nd_block *i = blocks->free;
+        const struct nd_piece *i = blocks->free;
 
         while (i && i->more)
                 i = i->more;

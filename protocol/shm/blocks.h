@@ -9,15 +9,15 @@
 
 #include "protocol/base.h"
 
-struct nd_block;
+struct nd_piece;
 
 struct nd_blocks {
         uint64_t bytes;         /* of the segment */
         uint64_t used_bytes;    /* of the taken blocks, their rounding included */
         size_t n_used;          /* taken blocks */
-        struct nd_block *first; /* all, in order of place; the two below divide them */
-        struct nd_block *used;  /* tree by place */
-        struct nd_block *free;  /* tree by bytes, then place */
+        struct nd_piece *first; /* all, in order of place; the two below divide them */
+        struct nd_piece *used;  /* tree by place */
+        struct nd_piece *free;  /* tree by bytes, then place */
         uint64_t random;
 };
 
@@ -33,6 +33,9 @@ bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_plac
 
 /* False: no taken block begins there. */
 bool nd_blocks_give(struct nd_blocks *blocks, uint64_t place);
+
+/* The owner's note about the taken block that begins there, 0 at first; NULL: none does. */
+uint32_t *nd_blocks_note(struct nd_blocks *blocks, uint64_t place);
 
 /* The most that nd_blocks_take() could be asked for, but for alignment. */
 uint64_t nd_blocks_largest_free(const struct nd_blocks *blocks);

@@ -26,8 +26,13 @@ struct nd_shm_segment {
         struct nd_blocks blocks;
         uint64_t idle_ns; /* since when no block is taken, on the owner's clock */
         bool is_retired;  /* no block is taken from it any more */
-        uint32_t number;  /* the owner's: by which others know it; 0: they do not */
-        uint32_t state;   /* the owner's */
+
+        /* the owner's */
+        uint32_t number; /* by which others know it; 0: they do not */
+        uint32_t state;
+        uint64_t sequence;  /* of the request about it */
+        size_t n_published; /* of its taken blocks */
+        size_t i_fd;        /* where its descriptor is registered */
 };
 
 /* @bytes_max: of all segments together; 0: no blocks to be had. */

@@ -7,7 +7,49 @@
 #include "tests/support/client-test.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "protocol/shm/release.h"
 #include "tests/support/pattern.h"
+#include "tests/support/proc.h"
+
+size_t client_test_n_fds(void)
+{
+        size_t n = 0;
+
+        must(nd_proc_fds(getpid(), &n));
+        return n;
+}
+
+size_t client_test_n_mappings(void)
+{
+        FILE *file = fopen("/proc/self/maps", "r");
+        char line[512];
+        size_t n = 0;
+
+        must(file);
+        while (fgets(line, sizeof(line), file))
+                n += strstr(line, "/memfd:") != NULL;
+        fclose(file);
+        return n;
+}
+
+void client_test_accept_shm(struct fake_peer *peer)
+{
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 64 * ND_MIB;
+        fake_peer_accept(peer);
+}
+
+void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place)
+{
+        uint8_t body[ND_CONTROL_BODY_BYTES_MAX];
+        struct nd_release_writer writer = {.data = body};
+
+        must(nd_release_add(&writer, segment, place));
+        fake_peer_send(peer, &(struct nd_prelude){.kind = ND_KIND_RELEASE}, NULL, 0, body,
+                       writer.n);
+}
 
 struct ndbus *client_test_open(struct fake_peer *peer)
 {

@@ -19,6 +19,16 @@
                 }                                                                                  \
         } while (0)
 
+/** Descriptors of this process; its mappings of memfds. */
+size_t client_test_n_fds(void);
+size_t client_test_n_mappings(void);
+
+/** For scripts: accepts a connection that shares memory. */
+void client_test_accept_shm(struct fake_peer *peer);
+
+/** For scripts: RELEASE for a block that the client published. */
+void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place);
+
 /** Opens a bus to the peer, default options. */
 struct ndbus *client_test_open(struct fake_peer *peer);
 

@@ -16,9 +16,10 @@
 
 #define NUMBER_BYTES 8u
 
-const struct nd_transport nd_transports[ND_TRANSPORTS_N] = {
-        {"unix", false},
-        {"tcp", true},
+const struct nd_transport nd_transports[ND_WAYS_N] = {
+        {"unix", false, false},
+        {"tcp", true, false},
+        {"shm", false, true},
 };
 
 static void require(int r, const char *what)
@@ -36,9 +37,13 @@ struct ndbus *nd_client_open(struct nd_harness *h,
                              const struct nd_transport *transport,
                              const struct ndbus_options *options)
 {
+        struct ndbus_options all = NDBUS_OPTIONS_INIT;
         struct ndbus *bus = NULL;
 
-        require(ndbus_open(&bus, nd_client_url(h, transport), options), "ndbus_open");
+        if (options)
+                all = *options;
+        all.no_shm = !transport->is_shm;
+        require(ndbus_open(&bus, nd_client_url(h, transport), &all), "ndbus_open");
         return bus;
 }
 

@@ -19,14 +19,17 @@
 struct nd_transport {
         const char *name;
         bool is_tcp;
+        bool is_shm;
 };
 
+/** Those in which bodies are sent by the socket come first; the last one is shared memory. */
 #define ND_TRANSPORTS_N 2u
-extern const struct nd_transport nd_transports[ND_TRANSPORTS_N];
+#define ND_WAYS_N       3u
+extern const struct nd_transport nd_transports[ND_WAYS_N];
 
 const char *nd_client_url(const struct nd_harness *h, const struct nd_transport *transport);
 
-/** options may be NULL; nd_client_close() */
+/** options may be NULL; whether memory is shared is said by the transport; nd_client_close() */
 struct ndbus *nd_client_open(struct nd_harness *h,
                              const struct nd_transport *transport,
                              const struct ndbus_options *options);

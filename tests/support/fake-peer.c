@@ -30,6 +30,7 @@ struct fake_peer {
         int listener;
         int fd;
         struct nd_welcome welcome;
+        int came;        /* descriptor with the packet at hand; -1: none */
         uint8_t *buffer; /* the packet at hand */
         size_t n_buffer;
         struct fake_packet packet;
@@ -84,7 +85,7 @@ struct fake_peer *fake_peer_start(fake_peer_script script, void *userdata)
         snprintf(peer->url, sizeof(peer->url), "unix:%s", peer->path);
         peer->script = script;
         peer->userdata = userdata;
-        peer->fd = -1;
+        peer->fd = peer->came = -1;
         peer->welcome = (struct nd_welcome){
                 .source = 0x1234,
                 .grant_bytes = 64 * ND_KIB,
@@ -109,6 +110,8 @@ void fake_peer_end(struct fake_peer *peer)
         check(pthread_join(peer->thread, NULL) == 0);
         fake_peer_stop_listening(peer);
         rmdir(peer->folder);
+        if (peer->came >= 0)
+                close(peer->came);
         free(peer->buffer);
         free(peer);
 }
@@ -151,6 +154,94 @@ static bool read_exactly(struct fake_peer *peer, void *out, size_t n)
         return true;
 }
 
+/* The first bytes of a packet, and the descriptor that comes with the first of them. */
+static bool read_prelude(struct fake_peer *peer, uint8_t out[static ND_PRELUDE_BYTES])
+{
+        union {
+                struct cmsghdr align;
+                uint8_t bytes[CMSG_SPACE(sizeof(int))];
+        } control;
+        struct iovec iov = {out, ND_PRELUDE_BYTES};
+        struct msghdr msg = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = &control,
+                .msg_controllen = sizeof(control.bytes),
+        };
+        struct cmsghdr *head;
+        ssize_t n;
+
+        if (peer->came >= 0)
+                close(peer->came);
+        peer->came = -1;
+        do
+                n = recvmsg(peer->fd, &msg, MSG_CMSG_CLOEXEC);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+                check(errno == ECONNRESET);
+        if (n <= 0)
+                return false;
+        check(!(msg.msg_flags & MSG_CTRUNC));
+        head = CMSG_FIRSTHDR(&msg);
+        if (head) {
+                check(head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)));
+                memcpy(&peer->came, CMSG_DATA(head), sizeof(int));
+        }
+        return read_exactly(peer, out + n, ND_PRELUDE_BYTES - (size_t)n);
+}
+
+int fake_peer_take_fd(struct fake_peer *peer)
+{
+        int fd = peer->came;
+
+        peer->came = -1;
+        return fd;
+}
+
+void fake_peer_send_fds(struct fake_peer *peer,
+                        const struct nd_prelude *prelude,
+                        const int *fds,
+                        size_t n_fds)
+{
+        union {
+                struct cmsghdr align;
+                uint8_t bytes[CMSG_SPACE(16 * sizeof(int))];
+        } control = {0};
+
+        uint8_t bytes[ND_PRELUDE_BYTES];
+        struct iovec iov = {bytes, sizeof(bytes)};
+        struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control};
+        struct cmsghdr *head;
+
+        check(n_fds <= 16);
+        nd_prelude_pack(prelude, bytes);
+        msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        head = CMSG_FIRSTHDR(&msg);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(head), fds, n_fds * sizeof(int));
+        check(sendmsg(peer->fd, &msg, MSG_NOSIGNAL) == sizeof(bytes));
+}
+
+struct nd_segment fake_peer_segment(struct fake_peer *peer, uint32_t *ret_number)
+{
+        const struct nd_prelude p = fake_peer_expect(peer, ND_KIND_SEGMENT)->prelude;
+        struct nd_segment segment = ND_SEGMENT_NULL;
+        int fd = fake_peer_take_fd(peer);
+
+        check(p.flags == ND_FLAG_FD && fd >= 0);
+        check(nd_segment_check(fd, p.place, NULL) == 0);
+        check(nd_segment_map_read(fd, p.place, &segment, NULL) == 0);
+        *ret_number = p.segment;
+        fake_peer_send(peer,
+                       &(struct nd_prelude){.kind = ND_KIND_SEGMENT,
+                                            .segment = p.segment,
+                                            .sequence = p.sequence},
+                       NULL, 0, NULL, 0);
+        return segment;
+}
+
 bool fake_peer_send_bytes(struct fake_peer *peer, const void *bytes, size_t n)
 {
         ssize_t part;
@@ -186,6 +277,7 @@ void fake_peer_accept(struct fake_peer *peer)
         packet = fake_peer_expect(peer, ND_KIND_CONNECT);
         check(nd_connect_unpack(packet->header, packet->prelude.header_bytes, &connect, NULL) == 0);
         check(packet->prelude.sequence == 1);
+        check((peer->welcome.features & ~connect.features) == 0);
         nd_welcome_pack(&peer->welcome, &bytes);
         fake_peer_send(peer,
                        &(struct nd_prelude){.kind = ND_KIND_WELCOME,
@@ -196,10 +288,11 @@ void fake_peer_accept(struct fake_peer *peer)
 
 const struct fake_packet *fake_peer_read(struct fake_peer *peer)
 {
-        static const struct nd_reader_limits limits = {
+        const struct nd_reader_limits limits = {
                 .direction = ND_FROM_CLIENT,
                 .header_bytes_max = ND_HEADER_BYTES_MAX,
                 .meta_bytes_max = ND_META_BYTES_MAX,
+                .features = peer->welcome.features,
         };
         struct fake_packet *packet = &peer->packet;
         struct nd_packet parsed;
@@ -207,7 +300,7 @@ const struct fake_packet *fake_peer_read(struct fake_peer *peer)
         uint8_t prelude[ND_PRELUDE_BYTES];
         size_t wanted, n_rest;
 
-        if (!read_exactly(peer, prelude, sizeof(prelude)))
+        if (!read_prelude(peer, prelude))
                 return NULL;
         nd_prelude_unpack(prelude, &p);
         check(nd_reader_next(&limits, prelude, sizeof(prelude), &parsed, &wanted, NULL) >= 0);

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include "protocol/control.h"
 #include "protocol/prelude.h"
+#include "protocol/shm/segment.h"
 
 struct fake_peer;
 
@@ -41,7 +42,8 @@ struct fake_packet {
         size_t n_body;
 };
 
-/** What fake_peer_accept() says in WELCOME; to be changed before. */
+/** What fake_peer_accept() says in WELCOME; to be changed before. It must not offer what CONNECT did
+ *  not. */
 struct nd_welcome *fake_peer_welcome(struct fake_peer *peer);
 
 /** Accepts a connection and nothing more; the one before is closed. */
@@ -73,6 +75,18 @@ void fake_peer_send(struct fake_peer *peer,
                     size_t n_header,
                     const void *body,
                     size_t n_body);
+
+/** A packet without header and body, with descriptors, which stay the caller's. */
+void fake_peer_send_fds(struct fake_peer *peer,
+                        const struct nd_prelude *prelude,
+                        const int *fds,
+                        size_t n_fds);
+
+/** The descriptor that came with the packet read last; -1: none did. The caller's. */
+int fake_peer_take_fd(struct fake_peer *peer);
+
+/** Has the client said SEGMENT, with a descriptor: answers that it may be used, and returns it. */
+struct nd_segment fake_peer_segment(struct fake_peer *peer, uint32_t *ret_number);
 
 /** The same where body_bytes is of the whole message, and is taken as it stands. */
 void fake_peer_send_message(struct fake_peer *peer,

@@ -77,6 +77,8 @@ static void model_take(struct model *model, struct nd_blocks *blocks)
         cr_assert(nd_blocks_take(blocks, bytes, &place), "%zu bytes have place", bytes);
         cr_assert_eq(place, at * 64, "%zu bytes at %zu, best is %zu", bytes, (size_t)place,
                      at * 64);
+        cr_assert_eq(*nd_blocks_note(blocks, place), 0);
+        *nd_blocks_note(blocks, place) = (uint32_t)place;
         memset(model->units + at, 1, n_units);
         model->n_used += n_units;
         model->live[model->n_live].place = place;
@@ -87,6 +89,8 @@ static void model_give(struct model *model, struct nd_blocks *blocks, size_t i)
 {
         uint64_t place = model->live[i].place;
 
+        cr_assert_null(nd_blocks_note(blocks, place + 1));
+        cr_assert_eq(*nd_blocks_note(blocks, place), (uint32_t)place, "kept");
         cr_assert_not(nd_blocks_give(blocks, place + 1));
         cr_assert(nd_blocks_give(blocks, place));
         cr_assert_not(nd_blocks_give(blocks, place), "given back twice");

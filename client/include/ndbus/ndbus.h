@@ -35,7 +35,9 @@
  *   may still refuse it; ndbus_flush() and ndbus_close() tell.
  * - A subscription exists when ndbus_subscribe() has returned, and not before: what was published
  *   earlier is not delivered, except the retained value.
- * - After fork() the child has no bus. It may still read and free messages it inherited.
+ * - After fork() the child has no bus. It may still read and free messages it inherited; those in
+ *   shared memory stay its parent's, so it reads them only until the parent has freed them:
+ *   ndbus_message_own() first.
  */
 
 #include <ndbus/array.h>
@@ -48,6 +50,7 @@ extern "C" {
 #endif
 
 struct ndbus;
+struct ndbus_loan;
 struct ndbus_message;
 struct ndbus_subscription;
 struct ndbus_hold;
@@ -86,15 +89,19 @@ struct ndbus_options {
                                                  half second of it: nonzero ends it with
                                                  NDBUS_EINTERRUPTED; NULL: waits go on */
         void *userdata;                     /**< for interrupted */
-        uint64_t reserved[4];               /**< zero */
+        uint64_t shm_max;                   /**< bytes of shared memory to publish in; default 0: as
+                                                 many as the daemon allows */
+        uint8_t no_shm;       /**< nonzero: everything goes by the socket, both ways */
+        uint8_t reserved8[7]; /**< zero */
+        uint64_t reserved[2]; /**< zero */
 };
 
 #define NDBUS_OPTIONS_INIT                                                                         \
         {                                                                                          \
                 sizeof(struct ndbus_options), NULL, 5000, 3000, 5000, 10000, 0, 67108864u, NULL,   \
-                        NULL,                                                                      \
+                        NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0},                                         \
                 {                                                                                  \
-                        0, 0, 0, 0                                                                 \
+                        0, 0                                                                       \
                 }                                                                                  \
         }
 
@@ -191,7 +198,8 @@ struct ndbus_publish_options {
  * @arrays:    [@n_arrays] views of the caller's memory; may be NULL if @n_arrays is 0
  * @options:   NULL: the defaults
  *
- * Arrays that are dense in any axis order are sent from where they lie; broadcast axes once; other
+ * Large bodies are copied into shared memory where subscribers can read it. Else
+ * arrays that are dense in any axis order are sent from where they lie; broadcast axes once; other
  * views are packed to C order on the way. When this returns the memory is the caller's again.
  *
  * Leave to begin is missing while a full subscription of policy block has paused the topic, and while
@@ -214,6 +222,58 @@ int ndbus_publish(struct ndbus *bus,
                   const struct ndbus_array *arrays,
                   size_t n_arrays,
                   const struct ndbus_publish_options *options);
+
+/**
+ * ndbus_loan() - memory in which a message's arrays are written before it is published
+ * @arrays:    [@n_arrays] what they will be; data is set by the call, to memory that may be written
+ *             (cast it), at multiples of 64 bytes, of any content. They must be dense, as
+ *             ndbus_publish() would send them. On failure data is NULL
+ * @ret_loan:  ndbus_publish_loan() or ndbus_loan_cancel()
+ *
+ * Where daemon and subscribers share memory with this process, that is where they read the arrays:
+ * nobody copies them. Elsewhere, and when shared memory is exhausted, it is ordinary memory, and
+ * the message is sent by the socket. Never waits.
+ *
+ * A loan is valid after ndbus_close() too, until it is cancelled. Not in a forked child: the memory
+ * is not there; the child may only cancel it.
+ *
+ * Return: 0; NDBUS_ESHAPE for an array that is not dense; what ndbus_publish() says about arrays
+ */
+int ndbus_loan(struct ndbus *bus,
+               struct ndbus_array *arrays,
+               size_t n_arrays,
+               struct ndbus_loan **ret_loan);
+
+/**
+ * ndbus_publish_loan() - publish what was written
+ * @loan:  of this bus. After 0 it is gone, and its memory must not be touched: others read it
+ *
+ * On failure nothing was published, and the loan stays the caller's: to be published again, or
+ * cancelled. After a reconnect too.
+ *
+ * Return: as ndbus_publish()
+ */
+int ndbus_publish_loan(struct ndbus *bus,
+                       const char *topic,
+                       struct ndbus_loan *loan,
+                       const struct ndbus_publish_options *options);
+
+/** ndbus_loan_cancel() - give it back unpublished; accepts NULL. The bus's thread. */
+void ndbus_loan_cancel(struct ndbus_loan *loan);
+
+struct ndbus_shm_stats {
+        size_t size;            /**< sizeof(struct ndbus_shm_stats); set by the caller */
+        uint64_t published;     /**< messages published in shared memory */
+        uint64_t fallback;      /**< messages large enough for it that went by the socket */
+        uint64_t segments;      /**< pieces of shared memory to publish in */
+        uint64_t segment_bytes; /**< and their bytes */
+        uint64_t blocks;        /**< in them: loans, and messages that somebody still needs */
+        uint64_t held;          /**< received messages in shared memory that are not freed, or of
+                                     which the daemon has not been told yet */
+};
+
+/** ndbus_shm_stats() - shared memory of this bus; never waits */
+int ndbus_shm_stats(const struct ndbus *bus, struct ndbus_shm_stats *ret_stats);
 
 /**
  * ndbus_subscribers() - how many subscriptions match a topic now, a group as one
@@ -348,7 +408,12 @@ size_t ndbus_message_header(const struct ndbus_message *m, const void **ret_head
  * ndbus_message_arrays() - the arrays
  * @ret_arrays:  [return value], borrowed. data is at a multiple of 64 bytes. Memory of a message
  *               received from a stream is the message's own and may be written (cast data) unless
- *               flags has NDBUS_READ_ONLY.
+ *               flags has NDBUS_READ_ONLY. An array in shared memory always has, and a write to it
+ *               is SIGSEGV: others read it too, and its publisher will write there again when all
+ *               have freed it. So free such messages, and what was exported from them, when they
+ *               are no longer read, or ndbus_message_own() them. Shared memory cannot change while
+ *               it is held, unless its publisher breaks the rules of ndbus_publish_loan(): what
+ *               parses bytes that must not change under it, should parse a copy.
  */
 size_t ndbus_message_arrays(const struct ndbus_message *m, const struct ndbus_array **ret_arrays);
 
@@ -356,7 +421,7 @@ size_t ndbus_message_arrays(const struct ndbus_message *m, const struct ndbus_ar
 uint64_t ndbus_message_bytes(const struct ndbus_message *m);
 
 /** ndbus_message_own() - make every array private and writable, by a copy where it is not. Arrays
- *  whose elements overlap become C-contiguous copies. */
+ *  whose elements overlap become C-contiguous copies. Shared memory is let go, but for exports. */
 int ndbus_message_own(struct ndbus_message *m);
 
 /**
@@ -391,6 +456,11 @@ void ndbus_hold_free(struct ndbus_hold *hold);
  * ndbus_message_free() - end a message; accepts NULL; any thread
  *
  * What was exported from it, or is held, stays valid.
+ *
+ * Of a message in shared memory the daemon is told when the last of message and exports is freed, by
+ * that very call if the bus is not just in one; while further messages wait to be received, telling
+ * may wait for them, up to 64 at a time. A bus that is closed, or whose connection is made anew,
+ * leaves its socket open until then.
  *
  * A message of a group is *finished* by this call, and by nothing else: exports do not delay it. Until
  * then it takes its place in the subscription's window, and if the connection is lost, the bus is

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * A publisher's blocks
+ *
+ * A block is free, loaned (to the application, or to a publishing call that copies into it), or
+ * published; from there only the daemon's RELEASE makes it free again, on the connection on which it
+ * was published. When that is lost nobody will ever say that its readers are done. So the segment
+ * retires: no block is taken from it any more, and it goes with the last loan in it. Readers keep
+ * their mappings.
+ *
+ * A segment is announced when a block is first taken from it, again on each new connection. The daemon
+ * answers at once, so a message that may wait for its turn waits for that; one that may not goes by the
+ * socket, as it does when there is no block. Nothing ever waits for a RELEASE.
+ */
+
+#include "client/supply.h"
+#include <unistd.h>
+#include "client/bus.h"
+#include "protocol/shm/release.h"
+
+/* A segment in which nothing has been for so long is given back. */
+#define IDLE_NS (10 * ND_NS_PER_S)
+
+/* When there was no memory for a segment, it is not tried again for a while: looking costs more than
+ * sending by the socket. */
+#define RETRY_NS ND_NS_PER_S
+
+/* Notes of taken blocks: 0, or this. */
+#define NOTE_PUBLISHED 1u
+
+struct nd_supply *nd_supply_new(struct ndbus *bus)
+{
+        struct nd_supply *supply = calloc(1, sizeof(*supply));
+
+        if (!supply)
+                return NULL;
+        supply->bus = bus;
+        nd_list_init(&supply->loans);
+        nd_shm_pool_init(&supply->pool, 0);
+        return supply;
+}
+
+static void supply_free(struct nd_supply *supply)
+{
+        nd_header_cache_deinit(&supply->descriptions);
+        nd_shm_pool_deinit(&supply->pool);
+        free(supply);
+}
+
+/* Its descriptor is closed in a child from now on, or no longer. False: there is no place. */
+static bool segment_register(struct ndbus *bus, struct nd_shm_segment *segment)
+{
+        for (size_t i = ND_FD_SEGMENTS; i < ND_FORK_FDS; ++i) {
+                if (bus->guard.fds[i] >= 0)
+                        continue;
+                bus->guard.fds[i] = segment->memory.fd;
+                segment->i_fd = i;
+                return true;
+        }
+        return false;
+}
+
+static void segment_drop(struct nd_supply *supply, struct nd_shm_segment *segment)
+{
+        if (supply->bus)
+                supply->bus->guard.fds[segment->i_fd] = -1;
+        nd_shm_pool_drop(&supply->pool, segment);
+}
+
+/* A retired segment goes when nothing is loaned from it. */
+static void segment_drop_retired(struct nd_supply *supply, struct nd_shm_segment *segment)
+{
+        if (segment->is_retired && segment->blocks.n_used == segment->n_published)
+                segment_drop(supply, segment);
+}
+
+void nd_supply_close(struct nd_supply *supply)
+{
+        bool is_child;
+
+        if (!supply)
+                return;
+        is_child = supply->bus->guard.is_child;
+        nd_list_for_each_safe (i, &supply->pool.segments) {
+                struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
+
+                if (is_child) /* neither descriptor nor mapping are here */
+                        segment->memory = (struct nd_segment)ND_SEGMENT_NULL;
+                nd_segment_close_fd(&segment->memory);
+                supply->bus->guard.fds[segment->i_fd] = -1;
+        }
+        supply->bus = NULL;
+        if (nd_list_is_empty(&supply->loans))
+                supply_free(supply);
+}
+
+void nd_supply_start(struct ndbus *bus)
+{
+        const struct nd_welcome *limits = &bus->connection.limits;
+        struct nd_supply *supply = bus->supply;
+        uint64_t bytes_max = limits->shm_bytes_max;
+
+        if (bus->options.shm_max > 0)
+                bytes_max = nd_min_u64(bytes_max, bus->options.shm_max);
+        supply->is_on = bus->connection.features & ND_FEATURE_SHM;
+        supply->pool.bytes_max = bytes_max;
+        supply->failed_bytes = 0;
+}
+
+void nd_supply_lost(struct ndbus *bus)
+{
+        struct nd_supply *supply = bus->supply;
+
+        supply->is_on = false;
+        nd_list_for_each_safe (i, &supply->pool.segments) {
+                struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
+
+                segment->state = ND_SEGMENT_UNKNOWN;
+                if (segment->n_published == 0)
+                        continue;
+                segment->is_retired = true;
+                if (segment != supply->publishing)
+                        segment_drop_retired(supply, segment);
+        }
+}
+
+/* Has it announced, if it is not. False: that has to wait. */
+static bool segment_announce(struct ndbus *bus, struct nd_shm_segment *segment)
+{
+        uint64_t sequence = bus->connection.n_requests + 1;
+        const struct nd_prelude p = {
+                .kind = ND_KIND_SEGMENT,
+                .flags = ND_FLAG_FD,
+                .place = segment->memory.bytes,
+                .sequence = sequence,
+                .segment = bus->supply->last_number + 1,
+        };
+
+        if (segment->state != ND_SEGMENT_UNKNOWN)
+                return true;
+        if (!nd_output_packet_with_fd(&bus->output, &p, segment->memory.fd))
+                return false;
+        bus->connection.n_requests = sequence;
+        segment->number = ++bus->supply->last_number;
+        segment->sequence = sequence;
+        segment->state = ND_SEGMENT_ASKED;
+        return true;
+}
+
+static bool supply_grow(struct ndbus *bus, uint64_t bytes)
+{
+        struct nd_supply *supply = bus->supply;
+        uint64_t now = nd_clock_coarse_ns();
+        struct nd_shm_segment *segment;
+
+        if (supply->failed_bytes > 0 && bytes >= supply->failed_bytes &&
+            now < supply->failed_ns + RETRY_NS)
+                return false;
+        if (nd_shm_pool_grow(&supply->pool, bytes, now, &segment, NULL)) {
+                supply->failed_bytes = bytes;
+                supply->failed_ns = now;
+                return false;
+        }
+        supply->failed_bytes = 0;
+        if (!segment_register(bus, segment)) {
+                nd_shm_pool_drop(&supply->pool, segment);
+                return false;
+        }
+        return true;
+}
+
+bool nd_supply_take(struct ndbus *bus, uint64_t bytes, struct nd_supply_block *ret)
+{
+        struct nd_supply *supply = bus->supply;
+        struct nd_supply_block block;
+        bool is_taken;
+
+        if (!supply->is_on)
+                return false;
+        is_taken = nd_shm_pool_take(&supply->pool, bytes, &block.segment, &block.place);
+        if (!is_taken) {
+                nd_input_read(bus); /* perhaps something is released */
+                is_taken = supply->is_on &&
+                           nd_shm_pool_take(&supply->pool, bytes, &block.segment, &block.place);
+        }
+        if (!is_taken && supply->is_on && supply_grow(bus, bytes))
+                is_taken = nd_shm_pool_take(&supply->pool, bytes, &block.segment, &block.place);
+        if (!is_taken)
+                return false;
+        if (!segment_announce(bus, block.segment)) {
+                nd_supply_give(supply, &block);
+                return false;
+        }
+        *ret = block;
+        return true;
+}
+
+void nd_supply_give(struct nd_supply *supply, const struct nd_supply_block *block)
+{
+        struct nd_shm_segment *segment = block->segment;
+
+        nd_shm_pool_give(segment, block->place, nd_clock_coarse_ns());
+        segment_drop_retired(supply, segment);
+}
+
+void nd_supply_loan_ended(struct nd_supply *supply)
+{
+        if (!supply->bus && nd_list_is_empty(&supply->loans))
+                supply_free(supply);
+}
+
+bool nd_supply_wait_open(struct ndbus *bus,
+                         const struct nd_supply_block *block,
+                         uint64_t deadline_ns)
+{
+        struct nd_shm_segment *segment = block->segment;
+
+        if (!bus->supply->is_on || segment->is_retired || !segment_announce(bus, segment))
+                return false;
+        while (segment->state == ND_SEGMENT_ASKED && nd_bus_is_ready(bus))
+                if (nd_bus_turn(bus, deadline_ns, false) <= 0)
+                        break;
+        return nd_supply_is_open(block) && nd_bus_is_ready(bus);
+}
+
+void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *block)
+{
+        *nd_blocks_note(&block->segment->blocks, block->place) = NOTE_PUBLISHED;
+        ++block->segment->n_published;
+        supply->publishing = block->segment;
+}
+
+void nd_supply_published(struct nd_supply *supply, const struct nd_supply_block *block, bool is_so)
+{
+        supply->publishing = NULL;
+        if (is_so) {
+                ++supply->n_in_blocks;
+                segment_drop_retired(supply, block->segment);
+        } else {
+                *nd_blocks_note(&block->segment->blocks, block->place) = 0;
+                --block->segment->n_published;
+        }
+}
+
+int nd_supply_hear_release(struct ndbus *bus,
+                           const struct nd_packet *packet,
+                           struct nd_fault *fault)
+{
+        struct nd_release_reader reader = {packet->body, packet->prelude.body_bytes, 0, 0};
+        struct nd_supply *supply = bus->supply;
+        uint64_t now = nd_clock_coarse_ns(), place;
+        struct nd_shm_segment *segment = NULL;
+        uint32_t number;
+        int r;
+
+        while ((r = nd_release_next(&reader, &number, &place, fault)) == 1) {
+                uint32_t *note;
+
+                if (!segment || segment->number != number)
+                        segment = nd_shm_pool_find(&supply->pool, number);
+                note = segment ? nd_blocks_note(&segment->blocks, place) : NULL;
+                if (!note || *note != NOTE_PUBLISHED)
+                        return nd_fault_set(fault, NDBUS_EPROTOCOL, "RELEASE",
+                                            "of segment %u, place %llu, which is not published",
+                                            number, (unsigned long long)place);
+                --segment->n_published;
+                nd_shm_pool_give(segment, place, now);
+        }
+        return r;
+}
+
+int nd_supply_hear_answer(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault)
+{
+        struct nd_shm_segment *segment = nd_shm_pool_find(&bus->supply->pool, p->segment);
+
+        if (!segment || segment->state != ND_SEGMENT_ASKED || segment->sequence != p->sequence)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "SEGMENT",
+                                    "answers about segment %u, which was not asked", p->segment);
+        segment->state = ND_SEGMENT_OPEN;
+        return 0;
+}
+
+void nd_supply_hear_refusal(struct ndbus *bus, uint64_t sequence)
+{
+        struct nd_supply *supply = bus->supply;
+
+        nd_list_for_each_safe (i, &supply->pool.segments) {
+                struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
+
+                if (segment->state != ND_SEGMENT_ASKED || segment->sequence != sequence)
+                        continue;
+                supply->failed_bytes = 1; /* no other one for a while either */
+                supply->failed_ns = nd_clock_coarse_ns();
+                segment->state = ND_SEGMENT_UNKNOWN;
+                segment->is_retired = true;
+                segment_drop_retired(supply, segment);
+        }
+}
+
+void nd_supply_trim(struct ndbus *bus)
+{
+        struct nd_supply *supply = bus->supply;
+        uint64_t now = nd_clock_coarse_ns();
+        struct nd_shm_segment *segment;
+
+        if (now - supply->trimmed_ns < IDLE_NS / 10)
+                return;
+        supply->trimmed_ns = now;
+        while ((segment = nd_shm_pool_idle(&supply->pool, now > IDLE_NS ? now - IDLE_NS : 0))) {
+                if (segment->state == ND_SEGMENT_ASKED)
+                        return;
+                if (segment->state == ND_SEGMENT_OPEN && supply->is_on &&
+                    nd_output_packet(&bus->output,
+                                     &(struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE,
+                                                          .segment = segment->number},
+                                     NULL, 0, NULL, 0))
+                        return;
+                segment_drop(supply, segment);
+        }
+}

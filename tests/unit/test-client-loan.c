@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Publishing in shared memory, against a scripted daemon: segments, blocks, loans, and what becomes of
+ * them when something ends
+ */
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <ndbus/ndbus.h>
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/support/client-test.h"
+#include "tests/support/fake-peer.h"
+#include "tests/support/pattern.h"
+
+#define BYTES ((uint64_t)1 << 20)
+
+/* The two threads of a test take turns by these. */
+static sem_t go_script, go_test;
+
+static void init(void)
+{
+        sem_init(&go_script, 0, 0);
+        sem_init(&go_test, 0, 0);
+}
+
+TestSuite(client_loan, .init = init, .timeout = 60);
+
+/* ---------------------------------------------------------------------- publishing */
+
+static uint8_t source[BYTES];
+
+static struct ndbus_array bytes_array(const int64_t *shape)
+{
+        return (struct ndbus_array){.data = source, .dtype = "uint8", .ndim = 1, .shape = shape};
+}
+
+static int publish(struct ndbus *bus, int64_t n)
+{
+        const struct ndbus_array array = bytes_array(&n);
+
+        return ndbus_publish(bus, "t", &array, 1, NULL);
+}
+
+static struct ndbus_loan *loan(struct ndbus *bus, int64_t n, uint8_t **ret_data)
+{
+        struct ndbus_array array = bytes_array(&n);
+        struct ndbus_loan *loan = NULL;
+
+        cr_assert_eq(ndbus_loan(bus, &array, 1, &loan), 0, "%s", ndbus_detail());
+        cr_assert_eq((uintptr_t)array.data % 64, 0);
+        *ret_data = (uint8_t *)(uintptr_t)array.data;
+        return loan;
+}
+
+static struct ndbus_shm_stats stats_of(struct ndbus *bus)
+{
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+
+        cr_assert_eq(ndbus_shm_stats(bus, &stats), 0);
+        return stats;
+}
+
+/* A PUBLISH in a block; returns where. */
+static uint64_t expect_block(struct fake_peer *peer, uint32_t segment, uint64_t bytes)
+{
+        const struct nd_prelude *p = &fake_peer_expect(peer, ND_KIND_PUBLISH)->prelude;
+
+        must(p->flags == ND_FLAG_BODY_IN_BLOCK && p->segment == segment);
+        must(p->body_bytes == bytes && p->place % 64 == 0);
+        return p->place;
+}
+
+static void pong(struct fake_peer *peer)
+{
+        const struct nd_prelude p = {.kind = ND_KIND_PONG,
+                                     .sequence =
+                                             fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence,
+                                     .place = 1000};
+
+        fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+static void copy_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint64_t first, second;
+        uint32_t number;
+
+        (void)userdata;
+        client_test_accept_shm(peer);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 1000);
+        segment = fake_peer_segment(peer, &number);
+        first = expect_block(peer, number, 500000);
+        must(nd_pattern_compare(segment.base + first, 0, 500000) == 500000);
+        second = expect_block(peer, number, 500000);
+        must(second != first);
+        client_test_release(peer, number, first);
+        pong(peer);
+        must(expect_block(peer, number, 500000) == first);
+        pong(peer);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+Test(client_loan, publish_copies_a_large_body_into_a_block_and_uses_released_ones_again)
+{
+        size_t n_before = client_test_n_fds();
+        struct fake_peer *peer = fake_peer_start(copy_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+
+        nd_pattern_fill(source, 0, sizeof(source));
+        cr_assert_eq(publish(bus, 1000), 0);
+        cr_assert_eq(publish(bus, 500000), 0);
+        cr_assert_eq(publish(bus, 500000), 0);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(publish(bus, 500000), 0);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(stats_of(bus).published, 3);
+        cr_assert_eq(stats_of(bus).fallback, 0);
+        cr_assert_eq(stats_of(bus).blocks, 2);
+        cr_assert_eq(stats_of(bus).segments, 1);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        cr_assert_eq(client_test_n_fds(), n_before);
+        cr_assert_eq(client_test_n_mappings(), 0);
+}
+
+static void exhaust_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segments[2];
+        uint32_t numbers[2];
+
+        (void)userdata;
+        fake_peer_welcome(peer)->grant_bytes = 8 * BYTES;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 5 * BYTES;
+        fake_peer_accept(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        for (unsigned i = 0; i < 4; ++i)
+                expect_block(peer, numbers[0], BYTES);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        must(numbers[1] != numbers[0] && segments[1].bytes == BYTES);
+        expect_block(peer, numbers[1], BYTES);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == BYTES);
+        client_test_release(peer, numbers[0], 2 * BYTES);
+        pong(peer);
+        must(expect_block(peer, numbers[0], BYTES) == 2 * BYTES);
+        fake_peer_drain(peer);
+        nd_segment_close(&segments[0]);
+        nd_segment_close(&segments[1]);
+}
+
+/* T52: shm-max. */
+Test(client_loan, when_blocks_run_out_there_is_another_segment_then_the_socket)
+{
+        struct fake_peer *peer = fake_peer_start(exhaust_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+
+        for (unsigned i = 0; i < 6; ++i)
+                cr_assert_eq(publish(bus, BYTES), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).published, 5);
+        cr_assert_eq(stats_of(bus).fallback, 1);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(publish(bus, BYTES), 0);
+        cr_assert_eq(stats_of(bus).published, 6);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void refuse_script(struct fake_peer *peer, void *userdata)
+{
+        const struct fake_packet *packet;
+        struct nd_control_bytes bytes;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->grant_bytes = 8 * BYTES;
+        client_test_accept_shm(peer);
+        packet = fake_peer_expect(peer, ND_KIND_SEGMENT);
+        nd_error_header_pack(&(struct nd_error_header){.code = -NDBUS_ENO_FD,
+                                                       .of = ND_KIND_SEGMENT,
+                                                       .text = ND_STRING("no more")},
+                             &bytes);
+        fake_peer_send(
+                peer,
+                &(struct nd_prelude){.kind = ND_KIND_ERROR, .sequence = packet->prelude.sequence},
+                bytes.data, bytes.n, NULL, 0);
+        for (unsigned i = 0; i < 2; ++i)
+                must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 500000);
+        fake_peer_drain(peer);
+}
+
+Test(client_loan, a_refused_segment_is_not_used_and_the_socket_carries_it)
+{
+        size_t n_before = client_test_n_fds();
+        struct fake_peer *peer = fake_peer_start(refuse_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+
+        cr_assert_eq(publish(bus, 500000), 0, "%s", ndbus_detail());
+        cr_assert_eq(publish(bus, 500000), 0);
+        cr_assert_eq(stats_of(bus).published, 0);
+        cr_assert_eq(stats_of(bus).fallback, 2);
+        cr_assert_eq(stats_of(bus).segments, 0);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        cr_assert_eq(client_test_n_fds(), n_before);
+}
+
+static void loan_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint32_t number;
+        uint64_t place;
+
+        (void)userdata;
+        client_test_accept_shm(peer);
+        segment = fake_peer_segment(peer, &number);
+        place = expect_block(peer, number, 320);
+        must(nd_pattern_compare(segment.base + place, 0, 100) == 100);
+        for (unsigned i = 100; i < 128; ++i)
+                must(segment.base[place + i] == 0);
+        must(nd_pattern_compare(segment.base + place + 128, 128, 64) == 64);
+        client_test_release(peer, number, place);
+        pong(peer);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* T22: three arrays, written in place; gaps are zero whatever was there before. */
+Test(client_loan, a_loan_is_laid_out_like_a_body)
+{
+        static const int64_t shapes[] = {100, 8, 2};
+        struct ndbus_array arrays[3] = {
+                {.dtype = "uint8", .ndim = 1, .shape = &shapes[0], .name = "a"},
+                {.dtype = "float64", .ndim = 1, .shape = &shapes[1]},
+                {.dtype = "uint8", .ndim = 1, .shape = (const int64_t[]){128}},
+        };
+        struct fake_peer *peer = fake_peer_start(loan_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        struct ndbus_loan *loan, *dirty;
+        uint8_t *data;
+
+        {
+                int64_t n = 320;
+                struct ndbus_array array = bytes_array(&n);
+
+                cr_assert_eq(ndbus_loan(bus, &array, 1, &dirty), 0);
+                data = (uint8_t *)(uintptr_t)array.data;
+                memset(data, 0xff, 320);
+                ndbus_loan_cancel(dirty);
+        }
+        cr_assert_eq(ndbus_loan(bus, arrays, 3, &loan), 0, "%s", ndbus_detail());
+        cr_assert_eq(arrays[0].data, data);
+        cr_assert_eq(arrays[1].data, data + 128);
+        cr_assert_eq(arrays[2].data, data + 192);
+        nd_pattern_fill(data, 0, 100);
+        nd_pattern_fill(data + 128, 128, 192);
+        cr_assert_eq(stats_of(bus).blocks, 1);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan, NULL), 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(stats_of(bus).blocks, 0, "free exactly once");
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void lost_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint32_t number;
+
+        (void)userdata;
+        client_test_accept_shm(peer);
+        segment = fake_peer_segment(peer, &number);
+        expect_block(peer, number, 100000);
+        must(nd_pattern_compare(segment.base, 0, 100000) == 100000);
+        fake_peer_hang_up(peer);
+        sem_post(&go_test);
+        sem_wait(&go_script);
+        /* whatever was written since then, what was published is as it was */
+        must(nd_pattern_compare(segment.base, 0, 100000) == 100000);
+        nd_segment_close(&segment);
+        client_test_accept_shm(peer);
+        segment = fake_peer_segment(peer, &number);
+        expect_block(peer, number, 100000);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 200);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* T22: a loan to a daemon that is gone stays the caller's; a block that was published there is never
+ * written again. */
+Test(client_loan, after_a_lost_connection_no_published_block_is_used_again)
+{
+        struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
+        size_t n_before = client_test_n_fds();
+        struct fake_peer *peer = fake_peer_start(lost_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        struct ndbus_message *none;
+        struct ndbus_loan *a, *kept;
+        uint8_t *data, *kept_data;
+        int r;
+
+        a = loan(bus, 100000, &data);
+        nd_pattern_fill(data, 0, 100000);
+        kept = loan(bus, 200, &kept_data);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", a, NULL), 0, "%s", ndbus_detail());
+        sem_wait(&go_test);
+        options.timeout_ms = 0;
+        do
+                r = ndbus_publish_loan(bus, "t", kept, &options);
+        while (r == 0 && (kept = loan(bus, 200, &kept_data)));
+        cr_assert_eq(r, NDBUS_ENOTCONN);
+        memset(kept_data, 7, 200);
+        sem_post(&go_script);
+        nd_pattern_fill(source, 0, sizeof(source));
+        while ((r = publish(bus, 100000)) == NDBUS_ENOTCONN)
+                ndbus_receive(bus, &none, 1000); /* says the loss, then connects */
+        cr_assert_eq(r, 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_publish_loan(bus, "t", kept, NULL), 0, "by the socket");
+        cr_assert_eq(stats_of(bus).segments, 1, "the old one went with its last loan");
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        cr_assert_eq(client_test_n_fds(), n_before);
+}
+
+static void drain_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        client_test_accept_shm(peer);
+        fake_peer_drain(peer);
+}
+
+Test(client_loan, a_loan_outlives_its_bus)
+{
+        struct fake_peer *peer = fake_peer_start(drain_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        struct ndbus_loan *shared = NULL;
+        uint8_t *data;
+
+        shared = loan(bus, 100000, &data);
+        ndbus_close(bus, 0, NULL);
+        memset(data, 1, 100000);
+        cr_assert_eq(client_test_n_mappings(), 1);
+        ndbus_loan_cancel(shared);
+        cr_assert_eq(client_test_n_mappings(), 0);
+        ndbus_loan_cancel(NULL);
+        fake_peer_end(peer);
+}
+
+static void announced_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        client_test_accept_shm(peer);
+        fake_peer_expect(peer, ND_KIND_SEGMENT);
+        close(fake_peer_take_fd(peer));
+        sem_post(&go_test);
+        fake_peer_drain(peer);
+}
+
+static size_t n_sealed_fds(void)
+{
+        size_t n = 0;
+
+        for (int fd = 3; fd < 64; ++fd)
+                n += fcntl(fd, F_GET_SEALS) >= (F_SEAL_SHRINK | F_SEAL_GROW);
+        return n;
+}
+
+Test(client_loan, a_child_has_neither_memory_nor_descriptors_of_a_publisher)
+{
+        struct fake_peer *peer = fake_peer_start(announced_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        struct ndbus_loan *loaned;
+        uint8_t *data;
+        int status;
+        pid_t pid;
+
+        loaned = loan(bus, 100000, &data);
+        sem_wait(&go_test);
+        cr_assert_eq(n_sealed_fds(), 1);
+        pid = fork();
+        if (pid == 0) {
+                if (client_test_n_mappings() > 0)
+                        _exit(1);
+                if (n_sealed_fds() > 0)
+                        _exit(2);
+                ndbus_loan_cancel(loaned);
+                _exit(ndbus_close(bus, 0, NULL) ? 3 : 0);
+        }
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        cr_assert_eq(status, 0, "status %#x", (unsigned)status);
+        ndbus_loan_cancel(loaned);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void plain_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        fake_peer_accept(peer);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 40000);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 1000);
+        fake_peer_drain(peer);
+}
+
+/* A daemon without the feature, and a client that does not want it: loans work all the same. */
+Test(client_loan, without_shared_memory_loans_are_ordinary_memory)
+{
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        struct fake_peer *peer;
+        struct ndbus_loan *loaned;
+        struct ndbus *bus;
+        uint8_t *data;
+
+        for (unsigned i = 0; i < 2; ++i) {
+                options.no_shm = i == 1;
+                peer = fake_peer_start(plain_script, NULL);
+                cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
+                cr_assert_eq(publish(bus, 40000), 0);
+                loaned = loan(bus, 1000, &data);
+                memset(data, 1, 1000);
+                cr_assert_eq(ndbus_publish_loan(bus, "t", loaned, NULL), 0);
+                cr_assert_eq(stats_of(bus).published + stats_of(bus).segments, 0);
+                ndbus_close(bus, 0, NULL);
+                fake_peer_end(peer);
+        }
+}
+
+Test(client_loan, what_cannot_be_loaned)
+{
+        static const int64_t shape[] = {4, 4}, strides[] = {8, 1}, empty[] = {0, 4};
+        struct fake_peer *peer = fake_peer_start(drain_script, NULL);
+        struct ndbus *bus = client_test_open(peer), *other = NULL;
+        struct ndbus_array array = {.dtype = "uint8", .ndim = 2, .shape = shape};
+        struct ndbus_loan *loaned = NULL;
+
+        array.strides = strides;
+        cr_assert_eq(ndbus_loan(bus, &array, 1, &loaned), NDBUS_ESHAPE);
+        cr_assert_null(array.data);
+        array.strides = NULL;
+        array.dtype = "object";
+        cr_assert_eq(ndbus_loan(bus, &array, 1, &loaned), NDBUS_EDTYPE);
+        cr_assert_eq(ndbus_loan(bus, NULL, 1, &loaned), NDBUS_EINVAL);
+        cr_assert_null(loaned);
+        array.dtype = "uint8";
+        array.shape = empty;
+        cr_assert_eq(ndbus_loan(bus, &array, 1, &loaned), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "bad//topic", loaned, NULL), NDBUS_ETOPIC);
+        cr_assert_eq(ndbus_publish_loan(other, "t", loaned, NULL), NDBUS_EINVAL);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loaned, NULL), 0, "it was the caller's still");
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
