@@ -9,11 +9,11 @@
  * closed while they still hold messages. Interesting under ThreadSanitizer; true everywhere.
  */
 
-#include <dlpack/dlpack.h>
 #include <ndbus/ndbus.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "client/dlpack.h"
 #include "protocol/base.h"
 #include "tests/support/harness.h"
 #include "tests/support/pattern.h"
@@ -80,8 +80,7 @@ static void check_and_free(struct ndbus_message *message)
 {
         uint64_t i = ndbus_message_sequence(message);
         const struct ndbus_array *array;
-        DLManagedTensor *tensor = NULL;
-        void *exported;
+        struct DLManagedTensorVersioned *tensor = NULL;
 
         require(ndbus_message_arrays(message, &array) == 1, "one array");
         require((size_t)array->shape[0] == message_bytes(i), "its size");
@@ -89,10 +88,8 @@ static void check_and_free(struct ndbus_message *message)
                 "its bytes");
         if (i % 3 == 1)
                 require(ndbus_message_own(message) == 0, "ndbus_message_own");
-        if (i % 3 == 2) {
-                require(ndbus_message_export_legacy(message, 0, &exported) == 0, "export");
-                tensor = exported;
-        }
+        if (i % 3 == 2)
+                require(ndbus_message_export(message, 0, &tensor) == 0, "export");
         ndbus_message_free(message);
         if (tensor) {
                 require(nd_pattern_compare(tensor->dl_tensor.data, i, message_bytes(i)) ==
