@@ -20,13 +20,13 @@
 /* from this size on a block begins at a page and fills pages */
 #define BLOCKS_PAGE_FROM_BYTES (UINT64_C(1) << 20)
 
-struct nd_piece {
+struct nd_extent {
         uint64_t place;
         uint64_t bytes;
-        struct nd_piece *before; /* neighbours in the segment; NULL at its ends */
-        struct nd_piece *after;
-        struct nd_piece *less; /* in its tree */
-        struct nd_piece *more;
+        struct nd_extent *before; /* neighbours in the segment; NULL at its ends */
+        struct nd_extent *after;
+        struct nd_extent *less; /* in its tree */
+        struct nd_extent *more;
         uint32_t priority; /* random; no node in a tree has less than those below it */
         uint32_t note;     /* the owner's, while it is used */
         bool is_used;
@@ -34,7 +34,7 @@ struct nd_piece {
 
 /* Trees. A treap is split at a key and two are merged; all else is made of these. */
 
-static bool blocks_is_less(const struct nd_piece *a, const struct nd_piece *b)
+static bool blocks_is_less(const struct nd_extent *a, const struct nd_extent *b)
 {
         if (!a->is_used && a->bytes != b->bytes)
                 return a->bytes < b->bytes;
@@ -42,10 +42,10 @@ static bool blocks_is_less(const struct nd_piece *a, const struct nd_piece *b)
 }
 
 /* Divides @tree into what is less than @at, and the rest. */
-static void blocks_split(struct nd_piece *tree,
-                         const struct nd_piece *at,
-                         struct nd_piece **ret_less,
-                         struct nd_piece **ret_rest)
+static void blocks_split(struct nd_extent *tree,
+                         const struct nd_extent *at,
+                         struct nd_extent **ret_less,
+                         struct nd_extent **ret_rest)
 {
         while (tree) {
                 if (blocks_is_less(tree, at)) {
@@ -63,9 +63,9 @@ static void blocks_split(struct nd_piece *tree,
 }
 
 /* All of @less is less than all of @more. */
-static struct nd_piece *blocks_merge(struct nd_piece *less, struct nd_piece *more)
+static struct nd_extent *blocks_merge(struct nd_extent *less, struct nd_extent *more)
 {
-        struct nd_piece *tree = NULL, **link = &tree;
+        struct nd_extent *tree = NULL, **link = &tree;
 
         while (less && more) {
                 if (less->priority > more->priority) {
@@ -82,7 +82,7 @@ static struct nd_piece *blocks_merge(struct nd_piece *less, struct nd_piece *mor
         return tree;
 }
 
-static void blocks_insert(struct nd_piece **link, struct nd_piece *block)
+static void blocks_insert(struct nd_extent **link, struct nd_extent *block)
 {
         while (*link && (*link)->priority >= block->priority)
                 link = blocks_is_less(block, *link) ? &(*link)->less : &(*link)->more;
@@ -90,7 +90,7 @@ static void blocks_insert(struct nd_piece **link, struct nd_piece *block)
         *link = block;
 }
 
-static void blocks_remove(struct nd_piece **link, struct nd_piece *block)
+static void blocks_remove(struct nd_extent **link, struct nd_extent *block)
 {
         while (*link != block)
                 link = blocks_is_less(block, *link) ? &(*link)->less : &(*link)->more;
@@ -108,7 +108,7 @@ static uint32_t blocks_random(struct nd_blocks *blocks)
 
 int nd_blocks_init(struct nd_blocks *blocks, uint64_t bytes)
 {
-        struct nd_piece *block = calloc(1, sizeof(*block));
+        struct nd_extent *block = calloc(1, sizeof(*block));
 
         nd_assert(bytes > 0 && bytes % ND_SEGMENT_UNIT_BYTES == 0);
         if (!block)
@@ -124,9 +124,9 @@ int nd_blocks_init(struct nd_blocks *blocks, uint64_t bytes)
 
 void nd_blocks_deinit(struct nd_blocks *blocks)
 {
-        struct nd_piece *next;
+        struct nd_extent *next;
 
-        for (struct nd_piece *i = blocks->first; i; i = next) {
+        for (struct nd_extent *i = blocks->first; i; i = next) {
                 next = i->after;
                 free(i);
         }
@@ -139,16 +139,17 @@ static uint64_t blocks_round_up(uint64_t n, uint64_t unit)
 }
 
 /* Bytes at the start of @block that alignment leaves free. */
-static uint64_t blocks_lead(const struct nd_piece *block, uint64_t unit)
+static uint64_t blocks_lead(const struct nd_extent *block, uint64_t unit)
 {
         return blocks_round_up(block->place, unit) - block->place;
 }
 
 /* The smallest free one that is not less than (@bytes, @place). */
-static struct nd_piece *blocks_least(const struct nd_blocks *blocks, uint64_t bytes, uint64_t place)
+static struct nd_extent *
+blocks_least(const struct nd_blocks *blocks, uint64_t bytes, uint64_t place)
 {
-        const struct nd_piece least = {.bytes = bytes, .place = place};
-        struct nd_piece *i = blocks->free, *found = NULL;
+        const struct nd_extent least = {.bytes = bytes, .place = place};
+        struct nd_extent *i = blocks->free, *found = NULL;
 
         while (i) {
                 if (blocks_is_less(i, &least)) {
@@ -163,9 +164,9 @@ static struct nd_piece *blocks_least(const struct nd_blocks *blocks, uint64_t by
 
 /* The smallest free one that holds @bytes from a multiple of @unit on. The first one that is large
  * enough does, unless it is less than a unit larger and begins at a bad place. */
-static struct nd_piece *blocks_find(const struct nd_blocks *blocks, uint64_t bytes, uint64_t unit)
+static struct nd_extent *blocks_find(const struct nd_blocks *blocks, uint64_t bytes, uint64_t unit)
 {
-        struct nd_piece *block = blocks_least(blocks, bytes, 0);
+        struct nd_extent *block = blocks_least(blocks, bytes, 0);
 
         while (block && block->bytes - bytes < blocks_lead(block, unit))
                 block = blocks_least(blocks, block->bytes, block->place + 1);
@@ -174,15 +175,15 @@ static struct nd_piece *blocks_find(const struct nd_blocks *blocks, uint64_t byt
 
 /* Makes @fresh the first @bytes of @block, which is in no tree. */
 static void blocks_cut_lead(struct nd_blocks *blocks,
-                            struct nd_piece *block,
-                            struct nd_piece *fresh,
+                            struct nd_extent *block,
+                            struct nd_extent *fresh,
                             uint64_t bytes)
 {
-        *fresh = (struct nd_piece){.place = block->place,
-                                   .bytes = bytes,
-                                   .before = block->before,
-                                   .after = block,
-                                   .priority = blocks_random(blocks)};
+        *fresh = (struct nd_extent){.place = block->place,
+                                    .bytes = bytes,
+                                    .before = block->before,
+                                    .after = block,
+                                    .priority = blocks_random(blocks)};
         if (fresh->before)
                 fresh->before->after = fresh;
         else
@@ -195,15 +196,15 @@ static void blocks_cut_lead(struct nd_blocks *blocks,
 
 /* Makes @fresh what is beyond the first @bytes of @block, which is in no tree. */
 static void blocks_cut_rest(struct nd_blocks *blocks,
-                            struct nd_piece *block,
-                            struct nd_piece *fresh,
+                            struct nd_extent *block,
+                            struct nd_extent *fresh,
                             uint64_t bytes)
 {
-        *fresh = (struct nd_piece){.place = block->place + bytes,
-                                   .bytes = block->bytes - bytes,
-                                   .before = block,
-                                   .after = block->after,
-                                   .priority = blocks_random(blocks)};
+        *fresh = (struct nd_extent){.place = block->place + bytes,
+                                    .bytes = block->bytes - bytes,
+                                    .before = block,
+                                    .after = block->after,
+                                    .priority = blocks_random(blocks)};
         if (fresh->after)
                 fresh->after->before = fresh;
         block->after = fresh;
@@ -214,7 +215,7 @@ static void blocks_cut_rest(struct nd_blocks *blocks,
 bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_place)
 {
         uint64_t unit = bytes >= BLOCKS_PAGE_FROM_BYTES ? ND_SEGMENT_UNIT_BYTES : ND_ALIGN_BYTES;
-        struct nd_piece *block, *lead = NULL, *rest = NULL;
+        struct nd_extent *block, *lead = NULL, *rest = NULL;
         bool has_lead, has_rest;
 
         nd_assert(bytes > 0);
@@ -247,9 +248,9 @@ bool nd_blocks_take(struct nd_blocks *blocks, uint64_t bytes, uint64_t *ret_plac
 }
 
 /* Makes @block and the one after it, which are in no tree, one. */
-static void blocks_join(struct nd_piece *block)
+static void blocks_join(struct nd_extent *block)
 {
-        struct nd_piece *after = block->after;
+        struct nd_extent *after = block->after;
 
         block->bytes += after->bytes;
         block->after = after->after;
@@ -258,9 +259,9 @@ static void blocks_join(struct nd_piece *block)
         free(after);
 }
 
-static struct nd_piece *blocks_at(const struct nd_blocks *blocks, uint64_t place)
+static struct nd_extent *blocks_at(const struct nd_blocks *blocks, uint64_t place)
 {
-        struct nd_piece *i = blocks->used;
+        struct nd_extent *i = blocks->used;
 
         while (i && i->place != place)
                 i = place < i->place ? i->less : i->more;
@@ -269,14 +270,14 @@ static struct nd_piece *blocks_at(const struct nd_blocks *blocks, uint64_t place
 
 uint32_t *nd_blocks_note(struct nd_blocks *blocks, uint64_t place)
 {
-        struct nd_piece *block = blocks_at(blocks, place);
+        struct nd_extent *block = blocks_at(blocks, place);
 
         return block ? &block->note : NULL;
 }
 
 bool nd_blocks_give(struct nd_blocks *blocks, uint64_t place)
 {
-        struct nd_piece *block = blocks_at(blocks, place);
+        struct nd_extent *block = blocks_at(blocks, place);
 
         if (!block)
                 return false;
@@ -299,7 +300,7 @@ bool nd_blocks_give(struct nd_blocks *blocks, uint64_t place)
 
 uint64_t nd_blocks_largest_free(const struct nd_blocks *blocks)
 {
-        const struct nd_piece *i = blocks->free;
+        const struct nd_extent *i = blocks->free;
 
         while (i && i->more)
                 i = i->more;

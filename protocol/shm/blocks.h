@@ -9,15 +9,15 @@
 
 #include "protocol/base.h"
 
-struct nd_piece;
+struct nd_extent;
 
 struct nd_blocks {
-        uint64_t bytes;         /* of the segment */
-        uint64_t used_bytes;    /* of the taken blocks, their rounding included */
-        size_t n_used;          /* taken blocks */
-        struct nd_piece *first; /* all, in order of place; the two below divide them */
-        struct nd_piece *used;  /* tree by place */
-        struct nd_piece *free;  /* tree by bytes, then place */
+        uint64_t bytes;          /* of the segment */
+        uint64_t used_bytes;     /* of the taken blocks, their rounding included */
+        size_t n_used;           /* taken blocks */
+        struct nd_extent *first; /* all, in order of place; the two below divide them */
+        struct nd_extent *used;  /* tree by place */
+        struct nd_extent *free;  /* tree by bytes, then place */
         uint64_t random;
 };
 
