@@ -16,6 +16,7 @@
  */
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -114,6 +115,18 @@ static void socket_set(int fd, int level, int name, int value)
         (void)setsockopt(fd, level, name, &value, sizeof(value)); /* a matter of speed alone */
 }
 
+/* Never one of the first three: what a program whose stdout is closed prints must not be sent. */
+static int socket_open(int family)
+{
+        int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), above;
+
+        if (fd < 0 || fd > STDERR_FILENO)
+                return fd;
+        above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        close(fd);
+        return above;
+}
+
 /* A socket with a connect() under way: 0, or a positive errno. */
 static int socket_connect(struct ndbus *bus)
 {
@@ -121,7 +134,7 @@ static int socket_connect(struct ndbus *bus)
         union nd_address *address = &c->addresses[c->i_address];
         int fd;
 
-        fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        fd = socket_open(address->any.sa_family);
         if (fd < 0)
                 return errno;
         bus->guard.fds[ND_FD_SOCKET] = fd;

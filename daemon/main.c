@@ -6,12 +6,25 @@
  * Exit status: 0 stopped as asked; 1 it could not serve; 2 bad usage.
  */
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "daemon/server.h"
 
 #define EXIT_USAGE 2
+
+/* The number of a closed stream is what the next socket would get, and the log would go there. */
+static int main_open_streams(void)
+{
+        for (int number = STDIN_FILENO; number <= STDERR_FILENO; ++number)
+                if (fcntl(number, F_GETFD) < 0 && errno == EBADF &&
+                    open("/dev/null", O_RDWR) != number)
+                        return -1;
+        return 0;
+}
 
 int main(int argc, char **argv)
 {
@@ -20,6 +33,10 @@ int main(int argc, char **argv)
         struct nd_fault fault;
         int r;
 
+        if (main_open_streams() < 0) {
+                perror("ndbusd: /dev/null");
+                return EXIT_FAILURE;
+        }
         r = nd_options_parse(argc, argv, &options, &fault);
         if (r == ND_OPTION_E_DONE)
                 return EXIT_SUCCESS;

@@ -350,5 +350,6 @@ const struct nd_command nd_command_bench = {
         .options = bench_options,
         .n_options = nd_array_size(bench_options),
         .values_bytes = sizeof(struct nd_bench_options),
+        .prints = true,
         .run = bench_run,
 };

@@ -136,5 +136,6 @@ const struct nd_command nd_command_info = {
         .options = info_options,
         .n_options = nd_array_size(info_options),
         .values_bytes = sizeof(struct nd_info_options),
+        .prints = true,
         .run = info_run,
 };

@@ -7,9 +7,12 @@
  * failed; 2 bad usage.
  */
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 #include "client/command/command.h"
 #include "client/command/report.h"
+#include "client/command/stream.h"
 
 static const struct nd_command *const commands[] = {
         &nd_command_pub,   &nd_command_sub,  &nd_command_record, &nd_command_replay,
@@ -27,6 +30,18 @@ static void main_write_help(FILE *out)
         fputs("\n'ndbus COMMAND --help' says more; --version prints the version.\n", out);
 }
 
+/* What was printed is there, or it is said that it is not. */
+static int main_finish(int status)
+{
+        errno = 0;
+        if (fflush(stdout) == 0 && !ferror(stdout))
+                return status;
+        if (nd_stream_is_closed(STDOUT_FILENO))
+                return nd_report("stdout: is closed");
+        return nd_report("stdout: what was printed could not be written%s%s", errno ? ": " : "",
+                         errno ? strerror(errno) : "");
+}
+
 static int main_run(const struct nd_command *command, int argc, char **argv)
 {
         struct nd_option_result result;
@@ -41,13 +56,13 @@ static int main_run(const struct nd_command *command, int argc, char **argv)
         if (result.wants_help) {
                 nd_option_write_help(command, stdout);
                 status = ND_EXIT_OK;
+        } else if (command->prints && nd_stream_is_closed(STDOUT_FILENO)) {
+                status = nd_report("stdout: is closed, and this command prints");
         } else {
                 status = command->run(result.values, result.arguments, result.n_arguments);
         }
         nd_option_result_deinit(command, &result);
-        if (fflush(stdout) || ferror(stdout))
-                status = nd_report("stdout: what was printed could not be written");
-        return status;
+        return main_finish(status);
 }
 
 int main(int argc, char **argv)
@@ -55,13 +70,15 @@ int main(int argc, char **argv)
         const char *name = argc > 1 ? argv[1] : "";
         unsigned int version = ndbus_version();
 
+        if (!nd_streams_open())
+                return nd_report_errno("/dev/null", errno);
         if (strcmp(name, "--help") == 0) {
                 main_write_help(stdout);
-                return ND_EXIT_OK;
+                return main_finish(ND_EXIT_OK);
         }
         if (strcmp(name, "--version") == 0) {
                 printf("ndbus %u.%u.%u\n", version >> 16, version >> 8 & 255, version & 255);
-                return ND_EXIT_OK;
+                return main_finish(ND_EXIT_OK);
         }
         for (size_t i = 0; i < nd_array_size(commands); ++i)
                 if (strcmp(commands[i]->name, name) == 0)

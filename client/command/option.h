@@ -84,6 +84,7 @@ struct nd_command {
         const struct nd_option *options;
         size_t n_options;
         size_t values_bytes; /* of the struct of values */
+        bool prints;         /* what it prints is the purpose: not without a stdout */
         int (*run)(const void *values,
                    char *const *arguments,
                    size_t n_arguments); /* exit status */

@@ -19,6 +19,7 @@
 #include "client/command/output.h"
 #include "client/command/report.h"
 #include "client/command/source.h"
+#include "client/command/stream.h"
 #include "protocol/limit.h"
 
 #define PACK_OPTIONS(XX, S)                                                                        \
@@ -94,7 +95,9 @@ static int pack_open(const char *path, struct nd_output *output, bool *ret_is_fi
 
         *ret_is_file = false;
         if (strcmp(path, "-") == 0) {
-                output->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+                return nd_stream_duplicate(STDOUT_FILENO, &output->fd, &fault)
+                               ? nd_report_fault("--output", &fault)
+                               : ND_EXIT_OK;
         } else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
                 output->fd = open(path, O_WRONLY | O_CLOEXEC);
         } else {

@@ -72,5 +72,6 @@ const struct nd_command nd_command_ping = {
         .options = ping_options,
         .n_options = nd_array_size(ping_options),
         .values_bytes = sizeof(struct nd_ping_options),
+        .prints = true,
         .run = ping_run,
 };

@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include "client/command/stream.h"
 
 #define RECORDING_PIECES 64
 
@@ -66,8 +67,8 @@ int nd_recording_open(struct nd_recording *recording,
                 return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
         if (!is_stdout)
                 r = recording_open_file(path, is_replace, &recording->fd, fault);
-        else if ((recording->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)) < 0)
-                r = nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
+        else
+                r = nd_stream_duplicate(STDOUT_FILENO, &recording->fd, fault);
         if (r)
                 nd_recording_deinit(recording);
         else /* of stdout others may have written something in front */

@@ -209,5 +209,6 @@ const struct nd_command nd_command_request = {
         .options = request_options,
         .n_options = nd_array_size(request_options),
         .values_bytes = sizeof(struct nd_request_options),
+        .prints = true,
         .run = request_run,
 };

@@ -28,6 +28,7 @@
 #include <unistd.h>
 #include "client/command/npy.h"
 #include "client/command/spelling.h"
+#include "client/command/stream.h"
 #include "protocol/limit.h"
 #include "protocol/record.h"
 #include "protocol/utf8.h"
@@ -106,6 +107,19 @@ static int source_map(struct nd_source *source, struct nd_fault *fault)
         return 0;
 }
 
+static int source_open_file(const char *path, int *ret_fd, struct nd_fault *fault)
+{
+        int fd;
+
+        if (strcmp(path, "-") == 0)
+                return nd_stream_duplicate(STDIN_FILENO, ret_fd, fault);
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
+        *ret_fd = fd;
+        return 0;
+}
+
 int nd_source_open(struct nd_source **ret_source,
                    const char *path,
                    const struct nd_source_options *options,
@@ -130,10 +144,9 @@ int nd_source_open(struct nd_source **ret_source,
                         return r;
                 source->has_shape = true;
         }
-        source->fd = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
-                                            : open(path, O_RDONLY | O_CLOEXEC);
-        if (source->fd < 0)
-                return nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
+        r = source_open_file(path, &source->fd, fault);
+        if (r)
+                return r;
         r = source_map(source, fault);
         if (r)
                 return r;

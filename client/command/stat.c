@@ -318,5 +318,6 @@ const struct nd_command nd_command_stat = {
         .options = stat_options,
         .n_options = nd_array_size(stat_options),
         .values_bytes = sizeof(struct nd_stat_options),
+        .prints = true,
         .run = stat_run,
 };

@@ -259,5 +259,6 @@ const struct nd_command nd_command_sub = {
         .options = sub_options,
         .n_options = nd_array_size(sub_options),
         .values_bytes = sizeof(struct nd_sub_options),
+        .prints = true,
         .run = sub_run,
 };

@@ -173,5 +173,6 @@ const struct nd_command nd_command_unpack = {
         .options = unpack_options,
         .n_options = nd_array_size(unpack_options),
         .values_bytes = sizeof(struct nd_unpack_options),
+        .prints = true,
         .run = unpack_run,
 };

@@ -88,6 +88,47 @@ def test_manual(folder):
         assert sorted(helped) == listed, f"{command}: {sorted(helped)} in --help, {listed} in the page"
 
 
+def run_closed(redirections, *arguments, url=""):
+    """The command with some of its streams closed, as a shell does it."""
+    return subprocess.run(["/bin/sh", "-c", f'exec "$@" {redirections}', "sh", ndbus_run.NDBUS,
+                           *map(str, arguments)], capture_output=True, input=b"",
+                          env=dict(os.environ, NDBUS_URL=url), timeout=ndbus_run.DEADLINE)
+
+
+def test_closed_streams(folder):
+    """What is printed never goes into the connection, nor is it lost without a word."""
+    a = put(folder, "a.npy", FLOATS)
+    packed = os.path.join(folder, "a.ndb")
+    run("pack", a, "-o", packed, check=0)
+    with Daemon() as daemon:
+        for arguments in [["sub", "z/**", "--count", 1], ["request", "z", a], ["stat"], ["ping"],
+                          ["bench", "--count", 1], ["info", packed],
+                          ["unpack", packed, "-o", os.path.join(folder, "never")],
+                          ["pack", a, "-o", "-"], ["record", "z", "-o", "-"], ["--help"], ["--version"],
+                          ["sub", "--help"]]:
+            done = run_closed(">&-", *arguments, url=daemon.unix)
+            assert done.returncode == 1 and b"stdout: is closed" in done.stderr, (arguments, done)
+        for arguments in [["pub", "z", "-"], ["replay", "-"], ["pack", "-", "-o", packed], ["info", "-"]]:
+            done = run_closed("<&-", *arguments, url=daemon.unix)
+            assert done.returncode == 1 and b"stdin: is closed" in done.stderr, (arguments, done)
+        for arguments in [["--help"], ["--version"], ["ping"]]:
+            done = run_closed(">/dev/full", *arguments, url=daemon.unix)
+            assert done.returncode == 1 and b"No space left" in done.stderr, (arguments, done)
+        sub = Sub(daemon.unix, "z", "--count", 1)
+        done = run_closed("<&- >&- 2>&-", "pub", "z", a, url=daemon.unix)
+        assert done.returncode == 0, done
+        assert sub.finish()[0].startswith("z\t1\tfloat32\t[3]"), sub.said
+        counters = json.loads(run("stat", "--json", url=daemon.unix, check=0).out)["counters"]
+        assert counters["messages_in"] == 1 and counters["protocol_errors"] == 0, counters
+
+
+def test_daemon_with_closed_streams(folder):
+    with Daemon(shell='exec "$@" <&- >&- 2>&-') as daemon:
+        run("ping", "--count", 1, url=daemon.unix, check=0)
+        for number in range(3):
+            assert os.readlink(f"/proc/{daemon.process.pid}/fd/{number}") == "/dev/null", number
+
+
 def test_no_daemon(folder):
     put(folder, "a.npy", FLOATS)
     url = "unix:" + os.path.join(folder, "nobody")

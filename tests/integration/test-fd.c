@@ -8,9 +8,12 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 #include "tests/support/client.h"
 
 /* More wake-ups than housekeeping has reasons for. */
@@ -120,6 +123,23 @@ Test(fd, survives_a_reconnect)
                 expect_quiet(bus, fd);
                 nd_client_close(pub);
                 nd_client_close(bus);
+                nd_harness_stop(h);
+        }
+}
+
+/* A program whose stdin is closed: the number is free, and no connection takes it. */
+Test(fd, standard_streams_are_left_alone)
+{
+        for (size_t t = 0; t < ND_TRANSPORTS_N; ++t) {
+                struct nd_harness *h = nd_harness_start(NULL);
+                struct ndbus *bus;
+
+                close(STDIN_FILENO);
+                bus = nd_client_open(h, &nd_transports[t], NULL);
+                cr_assert(fcntl(STDIN_FILENO, F_GETFD) < 0 && errno == EBADF,
+                          "over %s something has become stdin", nd_transports[t].name);
+                nd_client_close(bus);
+                cr_assert_eq(open("/dev/null", O_RDONLY), STDIN_FILENO);
                 nd_harness_stop(h);
         }
 }

@@ -43,10 +43,14 @@ def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE
 
 
 class Daemon:
-    """ndbusd in a private folder, on a Unix socket there and on a TCP port of the system's choice."""
+    """ndbusd in a private folder, on a Unix socket there and on a TCP port of the system's choice.
 
-    def __init__(self, *options):
+    shell: what a shell is to do to start it, "$@" being the command line.
+    """
+
+    def __init__(self, *options, shell='exec "$@"'):
         self.options = options
+        self.shell = shell
         self.folder = tempfile.mkdtemp(prefix="ndbus-test-")
         self.unix = "unix:" + os.path.join(self.folder, "s")
         self.tcp = None
@@ -64,7 +68,7 @@ class Daemon:
         notify.bind(path)
         tcp = self.tcp or "tcp://127.0.0.1:0"
         self.process = subprocess.Popen(
-            [NDBUSD, "--listen", self.unix, "--listen", tcp, *self.options],
+            ["/bin/sh", "-c", self.shell, "sh", NDBUSD, "--listen", self.unix, "--listen", tcp, *self.options],
             env=dict(os.environ, NOTIFY_SOCKET=path), stderr=subprocess.PIPE)
         notify.settimeout(DEADLINE)
         try:
