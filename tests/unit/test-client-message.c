@@ -136,6 +136,41 @@ Test(message, an_export_keeps_its_array_and_nothing_else)
         nd_shared_header_unref(shared);
 }
 
+Test(message, what_is_held_is_one_array_as_an_export_would)
+{
+        static uint8_t body[200000];
+        struct nd_pool *pool = nd_pool_new();
+        struct nd_shared_header *shared;
+        struct nd_pool_counts counts;
+        struct ndbus_hold *hold;
+        struct ndbus_message *m;
+        const void *data;
+
+        nd_pattern_fill(body, 0, sizeof(body));
+        for (;;) {
+                shared = make_header(2, 100000);
+                if (shared->header->frames[0].bytes > 0 && shared->header->frames[1].bytes > 5000)
+                        break;
+                nd_shared_header_unref(shared);
+        }
+        m = make_message(pool, shared);
+        nd_message_fill(m, 0, body, m->body_bytes);
+        data = m->arrays[1].data;
+        hold = ndbus_message_hold(m, 1);
+        ndbus_message_free(m);
+        nd_pool_count(pool, &counts);
+        cr_assert_eq(counts.n_out, 1);
+        cr_assert_eq(nd_pattern_compare(data, shared->header->frames[1].offset,
+                                        shared->header->frames[1].bytes),
+                     shared->header->frames[1].bytes);
+        ndbus_hold_free(hold);
+        ndbus_hold_free(NULL);
+        nd_pool_count(pool, &counts);
+        cr_assert_eq(counts.n_out, 0);
+        nd_shared_header_unref(shared);
+        nd_pool_close(pool);
+}
+
 Test(message, t24_a_private_copy_is_writable_and_changes_nobody)
 {
         static uint8_t body[200000];
