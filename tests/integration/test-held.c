@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * An array in shared memory that a subscriber still holds never changes
+ *
+ * A publisher with room for a few messages uses every block again as soon as it may. One message is
+ * held all the time, and compared with a copy: while others come and go, after its bus was closed,
+ * after the daemon was killed and started again and its publisher went on, and after that closed.
+ */
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include "tests/support/client.h"
+
+#define MIB ((size_t)1 << 20)
+
+static const struct nd_transport *const shm = &nd_transports[ND_WAYS_N - 1];
+
+struct held {
+        struct ndbus_message *m;
+        uint8_t *copy;
+};
+
+static struct held hold_next(struct ndbus *sub)
+{
+        struct held held = {.m = nd_client_receive(sub), .copy = malloc(MIB)};
+        const struct ndbus_array *array;
+
+        ndbus_message_arrays(held.m, &array);
+        cr_assert(array->flags & NDBUS_READ_ONLY, "it is in shared memory");
+        memcpy(held.copy, array->data, MIB);
+        return held;
+}
+
+static void is_as_it_was(const struct held *held, const char *when)
+{
+        const struct ndbus_array *array;
+
+        ndbus_message_arrays(held->m, &array);
+        cr_assert_eq(memcmp(held->copy, array->data, MIB), 0, "it has changed %s", when);
+}
+
+/* Fills every block that is free, more than once. */
+static void flow(struct ndbus *pub, struct ndbus *sub)
+{
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+        uint64_t n_before;
+
+        cr_assert_eq(ndbus_shm_stats(pub, &stats), 0);
+        n_before = stats.published;
+        for (uint64_t i = 1; i <= 40; ++i) {
+                nd_client_publish(pub, "a", 1000 + i, MIB);
+                nd_client_expect(sub, 1000 + i);
+        }
+        nd_client_flush(pub);
+        cr_assert_eq(ndbus_shm_stats(pub, &stats), 0);
+        cr_assert_geq(stats.published, n_before + 30, "not in shared memory");
+        cr_assert_leq(stats.segment_bytes, 8 * MIB);
+}
+
+static void publish_after_reconnect(struct ndbus *pub)
+{
+        struct ndbus_message *none;
+
+        while (nd_client_try_publish(pub, "a", 1, MIB, ND_CLIENT_WAIT_MS) == NDBUS_ENOTCONN)
+                ndbus_receive(pub, &none, 1000); /* says the loss, then connects */
+        ndbus_flush(pub, ND_CLIENT_WAIT_MS);     /* says what the old connection took with it */
+}
+
+Test(held, never_changes)
+{
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct ndbus *pub, *sub, *other;
+        struct held held;
+
+        options.shm_max = 8 * MIB;
+        pub = nd_client_open(h, shm, &options);
+        sub = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(sub, "a", NULL);
+        nd_client_publish(pub, "a", 1, MIB);
+        held = hold_next(sub);
+        flow(pub, sub);
+        is_as_it_was(&held, "while others came");
+
+        nd_client_close(sub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        flow(pub, other);
+        is_as_it_was(&held, "after its bus was closed");
+        nd_client_close(other);
+
+        nd_harness_signal(h, SIGKILL);
+        cr_assert(nd_harness_wait_exit(h, ND_CLIENT_WAIT_MS, NULL));
+        nd_harness_start_again(h);
+        publish_after_reconnect(pub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        flow(pub, other);
+        is_as_it_was(&held, "after the daemon was started again");
+
+        ndbus_close(pub, ND_CLIENT_WAIT_MS, NULL);
+        pub = nd_client_open(h, shm, &options);
+        flow(pub, other);
+        is_as_it_was(&held, "after its publisher was closed");
+
+        ndbus_message_free(held.m);
+        free(held.copy);
+        nd_client_close(pub);
+        nd_client_close(other);
+        nd_harness_stop(h);
+}
