@@ -39,7 +39,8 @@
         XX(shm_refused, "segments refused: look for shm-max and the file descriptor limit")        \
         XX(shm_messages, "messages published in shared memory")                                    \
         XX(shm_deliveries, "deliveries of which no body byte was sent: they lie in shared memory") \
-        XX(shm_fallback, "deliveries sent by the socket to clients that hold too many blocks")     \
+        XX(shm_fallback,                                                                           \
+           "deliveries by the socket to clients that hold too much or may not see all")            \
         XX(reads, "system calls that read")                                                        \
         XX(writes, "system calls that wrote")
 

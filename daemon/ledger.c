@@ -143,9 +143,10 @@ enum nd_way nd_ledger_way(struct nd_connection *connection,
         struct nd_handed key = {.share = block->share};
         struct nd_handed *handed;
 
-        if (!(connection->features & ND_FEATURE_SHM) || !connection->sees_all)
+        if (!(connection->features & ND_FEATURE_SHM))
                 return ND_WAY_SOCKET;
-        if (ledger_is_over(connection, block))
+        /* a segment shows all topics in it */
+        if (!connection->sees_all || ledger_is_over(connection, block))
                 return ND_WAY_FALLBACK;
         handed = RB_FIND(nd_handed_share_tree, &connection->holder.by_share, &key);
         if (!handed)

@@ -607,6 +607,8 @@ static void subscription_say_fallback(const struct nd_subscription *subscription
         struct nd_server *server = connection->server;
 
         ++server->counters.shm_fallback;
+        if (!connection->sees_all) /* so it is meant to be */
+                return;
         nd_log_limited(&server->fallback_log, server->now_ns, ND_LOG_NOTICE,
                        "a message goes by the socket peer=\"%s\" client=\"%s\" bytes=%" PRIu64
                        " held_blocks=%" PRIu64 " held_bytes=%" PRIu64 " held_max=%" PRIu64,

@@ -441,6 +441,29 @@ Test(blocks, beyond_a_quarter_of_shm_max_go_by_the_socket)
         world_deinit(&w);
 }
 
+Test(blocks, are_not_shown_to_who_may_not_see_all_that_lies_beside_them)
+{
+        char rule[64];
+        const char *const args[] = {"--allow", rule, NULL};
+        struct nd_raw_message message;
+        struct nd_raw *reader;
+        struct world w;
+
+        snprintf(rule, sizeof(rule), "user:%u publish,subscribe,stats t", (unsigned)geteuid());
+        world_init(&w, args);
+        reader = nd_raw_open_shm(w.h);
+        nd_raw_subscribe(reader, 1, &(struct nd_raw_subscribe){.pattern = "t"});
+        publish(&w, 0, 70000);
+        message = nd_raw_receive(reader);
+        cr_assert_eq(message.prelude.body_bytes, 70000);
+        nd_raw_message_free(&message);
+        nd_raw_expect_released(w.publisher, 1, NULL);
+        cr_assert_eq(nd_raw_stat(reader, "counters", "shm_fallback"), 1);
+        cr_assert_eq(nd_raw_stat(reader, "counters", "shm_messages"), 1);
+        nd_raw_close(reader);
+        world_deinit(&w);
+}
+
 Test(blocks, of_any_size_pass_the_cap_one_by_one)
 {
         static const char *const args[] = {"--shm-max", "8M", NULL};
