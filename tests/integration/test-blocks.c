@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "protocol/byteorder.h"
 #include "tests/support/pattern.h"
@@ -438,6 +439,61 @@ Test(blocks, beyond_a_quarter_of_shm_max_go_by_the_socket)
         nd_raw_message_free(&message);
         nd_raw_close(hoarder);
         nd_raw_close(good);
+        world_deinit(&w);
+}
+
+/* Address space of the daemon beyond what it has. */
+static void limit_address_space(struct world *w, uint64_t more_bytes)
+{
+        struct rlimit limit;
+
+        cr_assert_eq(prlimit(w->h->pid, RLIMIT_AS, NULL, &limit), 0);
+        limit.rlim_cur = more_bytes == RLIM_INFINITY
+                                 ? limit.rlim_max
+                                 : nd_harness_memory(w->h).vm_bytes + more_bytes;
+        cr_assert_eq(prlimit(w->h->pid, RLIMIT_AS, &limit, NULL), 0);
+}
+
+Test(blocks, that_the_daemon_cannot_map_are_dropped_and_said_to_be)
+{
+        struct nd_raw *plain, *member, *late, *asker;
+        struct nd_raw_message message;
+        struct world w;
+
+        world_init(&w, NULL);
+        asker = nd_raw_open(w.h, false);
+        plain = subscriber(&w, 0, false);
+        member = nd_raw_open(w.h, false);
+        nd_raw_subscribe(member, 1, &(struct nd_raw_subscribe){.pattern = "t", .group = "g"});
+        late = nd_raw_open(w.h, false);
+        nd_raw_check_stats(asker); /* what it allocates for that it has */
+        if (nd_harness_memory_is_exact()) {
+                limit_address_space(&w, SEGMENT_BYTES / 2);
+                nd_pattern_fill(w.segment.base, 0, 1000);
+                nd_raw_publish_in(w.publisher, "t", 1, 0, 1000, ND_FLAG_RETAINED);
+                nd_raw_flush(w.publisher);
+                nd_raw_subscribe(late, 1, &(struct nd_raw_subscribe){.pattern = "t"});
+                cr_assert_eq(nd_raw_stat(asker, "counters", "dropped_memory"), 2);
+                limit_address_space(&w, RLIM_INFINITY);
+        } else {
+                nd_raw_subscribe(late, 1, &(struct nd_raw_subscribe){.pattern = "t"});
+        }
+        publish(&w, 4096, 5000);
+        message = nd_raw_receive(plain);
+        cr_assert_eq(message.n_dropped, nd_harness_memory_is_exact());
+        nd_raw_message_free(&message);
+        message = nd_raw_receive(member);
+        cr_assert_eq(message.n_dropped, nd_harness_memory_is_exact());
+        nd_raw_message_free(&message);
+        message = nd_raw_receive(late); /* the value that it was to begin with is not counted */
+        cr_assert_eq(message.prelude.body_bytes, 5000);
+        cr_assert_eq(message.n_dropped, 0);
+        nd_raw_message_free(&message);
+        nd_raw_check_stats(asker);
+        nd_raw_close(plain);
+        nd_raw_close(member);
+        nd_raw_close(late);
+        nd_raw_close(asker);
         world_deinit(&w);
 }
 

@@ -7,6 +7,8 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -122,25 +124,59 @@ Test(segments, that_are_none_are_refused_and_the_connection_goes_on)
         world_deinit(&w);
 }
 
+/* Both ends of a TCP connection, of which the second does not read and the first has sent all that
+ * it could: its last close waits for a minute. */
+static void make_lingering(int ret_fds[static 2])
+{
+        static const struct linger linger = {.l_onoff = 1, .l_linger = 60};
+        static const char bytes[65536];
+        struct sockaddr_in address = {
+                .sin_family = AF_INET,
+                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+        };
+        socklen_t n = sizeof(address);
+        int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+        cr_assert_eq(bind(listener, (struct sockaddr *)&address, n), 0);
+        cr_assert_eq(listen(listener, 1), 0);
+        cr_assert_eq(getsockname(listener, (struct sockaddr *)&address, &n), 0);
+        ret_fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        cr_assert_eq(connect(ret_fds[0], (struct sockaddr *)&address, n), 0);
+        ret_fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        cr_assert_geq(ret_fds[1], 0);
+        close(listener);
+        cr_assert_eq(setsockopt(ret_fds[0], SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+        while (send(ret_fds[0], bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
+                ;
+}
+
 Test(segments, that_linger_do_not_stop_the_daemon)
 {
-        static const struct linger linger = {.l_onoff = 1, .l_linger = 30};
-        struct nd_raw *raw;
+        struct nd_raw *refused, *plain;
         struct world w;
-        int fd;
+        int fds[2][2];
 
-        /* a TCP socket that has unsent data, and whose last close waits for it */
         world_init(&w, NULL);
-        raw = nd_raw_open_shm(w.h);
-        fd = nd_harness_connect_tcp(w.h);
-        cr_assert_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
-        for (unsigned i = 0; i < 3; ++i) {
-                nd_raw_send_segment(raw, 1, BYTES, fd);
-                nd_raw_expect_error(raw, NDBUS_ESHM, false);
-        }
-        close(fd);
+        refused = nd_raw_open_shm(w.h);
+        plain = nd_raw_open(w.h, false);
+        for (size_t i = 0; i < 2; ++i)
+                make_lingering(fds[i]);
+
+        /* the daemon has the last descriptor of each when it reads */
+        nd_harness_signal(w.h, SIGSTOP);
+        nd_raw_send_segment(refused, 1, BYTES, fds[0][0]);
+        nd_raw_send_fds(plain, "x", 1, &fds[1][0], 1);
+        for (size_t i = 0; i < 2; ++i)
+                close(fds[i][0]);
+        nd_harness_signal(w.h, SIGCONT);
+
+        nd_raw_expect_error(refused, NDBUS_ESHM, false);
+        nd_raw_expect_error(plain, NDBUS_EFDS, true);
         nd_bystanders_check(&w.bystanders);
-        nd_raw_close(raw);
+        nd_raw_close(refused);
+        nd_raw_close(plain);
+        for (size_t i = 0; i < 2; ++i)
+                close(fds[i][1]); /* unread, so the other end is reset */
         world_deinit(&w);
 }
 
