@@ -2,7 +2,7 @@
 #pragma once
 
 /*
- * Body of RELEASE: blocks that their holder no longer needs; PROTOCOL.md 8
+ * Body of RELEASE: blocks that their holder no longer needs; PROTOCOL.md 7.14
  *
  * Groups of u32 segment, u32 count and as many u64 places.
  */
