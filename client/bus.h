@@ -20,6 +20,7 @@
 #include "client/hold.h"
 #include "client/message.h"
 #include "client/output.h"
+#include "client/token.h"
 #include "protocol/control.h"
 #include "protocol/reader.h"
 #include "protocol/url.h"
@@ -69,12 +70,15 @@ struct nd_connection {
         size_t i_address;
         uint64_t retry_ns; /* DOWN: when to try again */
         uint64_t backoff_ms;
-        uint64_t attempt_ns; /* when the attempt under way is given up; ND_NEVER in READY */
-        struct nd_fault why; /* why the last attempt failed or the connection was lost */
-        int lost;            /* code that a receiving call has yet to say; 0: none */
-        bool is_over;        /* the other end has closed it */
-        bool is_stopping;    /* the daemon said GOODBYE */
-        bool is_closing;     /* we do: no new connection is made */
+        uint64_t attempt_ns;   /* when the attempt under way is given up; ND_NEVER in READY */
+        struct nd_fault why;   /* why the last attempt failed or the connection was lost */
+        int lost;              /* code that a receiving call has yet to say; 0: none */
+        bool is_over;          /* the other end has closed it */
+        bool is_stopping;      /* the daemon said GOODBYE */
+        bool is_closing;       /* we do: no new connection is made */
+        struct nd_token token; /* to be proved; none on Unix sockets */
+        bool has_proved;       /* on this socket */
+        uint8_t their_proof[ND_TOKEN_PROOF_BYTES]; /* what the daemon has to send then */
         uint8_t hello[ND_HELLO_BYTES];
         size_t n_hello;
         uint64_t source;
@@ -348,6 +352,9 @@ void nd_connection_lose_text(struct ndbus *bus, int code, const char *format, ..
 void nd_connection_lose_errno(struct ndbus *bus, int error);
 /* The same after a write failed: first hears what the daemon may have said before it closed. */
 void nd_connection_fail_write(struct ndbus *bus, int error);
+/* The daemon wants the token proved. */
+void nd_connection_take_auth(struct ndbus *bus, const struct nd_packet *packet);
+
 int nd_connection_take_welcome(struct ndbus *bus, const struct nd_packet *packet);
 /* NDBUS_ENOTCONN with a detail that says why. */
 int nd_connection_fail_down(const struct ndbus *bus);

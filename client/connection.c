@@ -22,6 +22,7 @@
 #include <poll.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include "client/bus.h"
 #include "client/detail.h"
@@ -50,6 +51,19 @@ static const char *default_url(char *out, size_t n_out)
         return "unix:/run/ndbus/ndbus.sock";
 }
 
+/* On a Unix socket the kernel says who this is. */
+static int connection_init_token(struct nd_connection *c, const char *option)
+{
+        const char *text = option ? option : getenv("NDBUS_TOKEN");
+        struct nd_fault fault = {0};
+
+        if (c->url.type != ND_URL_TCP || !text || !*text)
+                return 0;
+        if (nd_token_parse(text, option ? "options.token" : "NDBUS_TOKEN", &c->token, &fault))
+                return nd_detail_fault(&fault);
+        return 0;
+}
+
 int nd_connection_init(struct ndbus *bus, const char *url)
 {
         struct nd_connection *c = &bus->connection;
@@ -62,6 +76,9 @@ int nd_connection_init(struct ndbus *bus, const char *url)
         if (r)
                 return nd_detail_fault(&fault);
         nd_url_format(&c->url, c->url_text, sizeof(c->url_text));
+        r = connection_init_token(c, bus->options.token);
+        if (r)
+                return r;
         c->backoff_ms = BACKOFF_MS_MIN;
         c->attempt_ns = ND_NEVER;
         return 0;
@@ -233,7 +250,12 @@ static void connection_say_connect(struct ndbus *bus)
                 .client = {bus->client_name, strlen(bus->client_name)},
                 .pid = (uint64_t)getpid(),
         };
+        const char *token = bus->connection.token.name;
         struct nd_control_bytes bytes;
+
+        if (*token)
+                connect.token = (struct nd_string){token, strlen(token)};
+        bus->connection.has_proved = false;
 
         nd_connect_pack(&connect, &bytes);
         bus->connection.n_requests = 1;
@@ -311,6 +333,53 @@ void nd_connection_advance(struct ndbus *bus)
                 connection_read_hello(bus);
 }
 
+void nd_connection_take_auth(struct ndbus *bus, const struct nd_packet *packet)
+{
+        struct nd_connection *c = &bus->connection;
+        struct nd_token_exchange exchange = {.name = ""};
+        uint8_t proof[ND_TOKEN_PROOF_BYTES];
+        struct nd_control_bytes bytes;
+        struct nd_fault fault = {0};
+        struct nd_auth auth;
+
+        if (nd_auth_unpack(packet->header, packet->prelude.header_bytes, &auth, &fault)) {
+                nd_connection_lose(bus, &fault);
+                return;
+        }
+        nd_hello_pack(&(struct nd_hello){ND_VERSION, ND_VERSION}, exchange.client_hello);
+        memcpy(exchange.daemon_hello, c->hello, sizeof(exchange.daemon_hello));
+        memcpy(exchange.daemon_nonce, auth.nonce.at, sizeof(exchange.daemon_nonce));
+        if (getrandom(exchange.client_nonce, sizeof(exchange.client_nonce), 0) !=
+            sizeof(exchange.client_nonce)) {
+                nd_connection_lose_text(bus, NDBUS_ESYSTEM, "no random bytes");
+                return;
+        }
+        if (nd_token_prove(&c->token, &exchange, proof, c->their_proof, &fault)) {
+                nd_connection_lose_text(bus, fault.code, "%s: token %s: %.150s", c->url_text,
+                                        c->token.name, fault.text);
+                return;
+        }
+        c->has_proved = true;
+        auth = (struct nd_auth){
+                .nonce = {(const char *)exchange.client_nonce, sizeof(exchange.client_nonce)},
+                .proof = {(const char *)proof, sizeof(proof)},
+        };
+        nd_auth_pack(&auth, &bytes);
+        if (nd_output_packet(&bus->output,
+                             &(struct nd_prelude){.kind = ND_KIND_AUTH, .sequence = 1}, bytes.data,
+                             bytes.n, NULL, 0))
+                nd_connection_lose_text(bus, NDBUS_ENOMEM, "out of memory");
+}
+
+/* Who has a token talks to nobody who does not know it too. */
+static bool connection_is_trusted(const struct nd_connection *c, const struct nd_welcome *welcome)
+{
+        if (c->token.name[0] == '\0')
+                return true;
+        return c->has_proved && welcome->proof.at &&
+               nd_token_proofs_are_equal(c->their_proof, (const uint8_t *)welcome->proof.at);
+}
+
 int nd_connection_take_welcome(struct ndbus *bus, const struct nd_packet *packet)
 {
         struct nd_connection *c = &bus->connection;
@@ -323,7 +392,14 @@ int nd_connection_take_welcome(struct ndbus *bus, const struct nd_packet *packet
                 nd_connection_lose(bus, &fault);
                 return r;
         }
+        if (!connection_is_trusted(c, &welcome)) {
+                nd_connection_lose_text(bus, NDBUS_EDENIED,
+                                        "%s: the daemon did not prove that it knows the token %s",
+                                        c->url_text, c->token.name);
+                return NDBUS_EDENIED;
+        }
         welcome.server = (struct nd_string){NULL, 0};
+        welcome.proof = (struct nd_string){NULL, 0};
         c->limits = welcome;
         c->source = welcome.source;
         c->features = welcome.features & connection_features(bus);

@@ -223,6 +223,11 @@ int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
 
         if (kind == ND_KIND_ERROR)
                 return dispatch_error(bus, packet, fault);
+        if (kind == ND_KIND_AUTH && bus->connection.state == ND_STATE_WELCOME &&
+            bus->connection.token.name[0] && !bus->connection.has_proved) {
+                nd_connection_take_auth(bus, packet);
+                return 0;
+        }
         if ((kind == ND_KIND_WELCOME) != (bus->connection.state == ND_STATE_WELCOME))
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "%s out of turn",
                                     nd_kind_name(kind));

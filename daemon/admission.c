@@ -6,6 +6,12 @@
  * Of a Unix socket the kernel says who is at the other end: user, group, and the further groups. That
  * is asked once, at CONNECT, and again when the rules have changed.
  *
+ * Who comes by TCP proves to know a token, if there are any: the daemon makes up a nonce, the client
+ * another, and both prove the secret over both and all that was said before. Who does not prove it is
+ * told so a second later, and not read from until then; as long as many wait for that, others are told
+ * at once, so that waiting costs the daemon little and guessing costs the guesser much. A name that is
+ * not known is asked like any other.
+ *
  * A wildcard subscription gets those topics that its client may subscribe to; routes leave it out of
  * the others, so it costs nothing per message. What cannot be cut down like that must be allowed on
  * all of the pattern: to block publishers, and to share a group, whose members get each other's
@@ -13,11 +19,15 @@
  */
 
 #include "daemon/admission.h"
-#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include "daemon/server.h"
 #include "daemon/sink.h"
+#include "protocol/hello.h"
 
+#define ADMISSION_DENIED_MS  1000u
+#define ADMISSION_DENIED_MAX 64u    /* connections that wait to be told */
 #define ADMISSION_GROUPS_MAX 65536u /* NGROUPS_MAX */
 
 #ifndef SO_PEERGROUPS
@@ -64,6 +74,8 @@ static int admission_resolve(struct nd_connection *connection, struct nd_rights 
                 identity.n_gids = admission_groups(connection->fd, who.gid, &gids);
                 identity.gids = gids;
         }
+        if (connection->token[0])
+                identity.token = connection->token;
         return nd_rights_resolve(connection->server->options.rules, &identity, ret);
 }
 
@@ -77,6 +89,100 @@ admission_set(struct nd_connection *connection, struct nd_rights *rights, uint64
         connection->rights_bytes = n_bytes;
         connection->sees_all = nd_rights_cover(rights, ND_RIGHT_SUBSCRIBE, "**", 2);
 }
+
+/* ------------------------------------------------------------------------------------- tokens */
+
+static void admission_forget_exchange(struct nd_connection *connection)
+{
+        if (!connection->exchange)
+                return;
+        nd_memory_discharge(&connection->server->store.memory, sizeof(*connection->exchange));
+        free(nd_steal(connection->exchange));
+}
+
+/* Tokens are for TCP; on a Unix socket the kernel vouches. */
+static bool admission_needs_token(const struct nd_connection *connection)
+{
+        const struct nd_options *options = &connection->server->options;
+
+        return connection->is_tcp && options->tokens && !options->insecure_anyone;
+}
+
+int nd_admission_ask(struct nd_connection *connection,
+                     struct nd_string token,
+                     struct nd_auth *ret_ask,
+                     struct nd_fault *fault)
+{
+        struct nd_server *server = connection->server;
+        const struct nd_hello_reply reply = {ND_VERSION, 0, ND_VERSION, ND_VERSION};
+        struct nd_token_exchange *exchange;
+
+        if (!connection->is_tcp || !server->options.tokens || !token.at) {
+                if (!admission_needs_token(connection))
+                        return ND_ADMISSION_E_OPEN;
+                ++server->counters.denied;
+                return nd_fault_set(fault, NDBUS_EDENIED, "token",
+                                    "is missing; who comes by TCP has to prove one");
+        }
+        if (!nd_server_charge(server, sizeof(*exchange)))
+                return nd_memory_fault(&server->store.memory, sizeof(*exchange), fault);
+        exchange = calloc(1, sizeof(*exchange));
+        if (!exchange || getrandom(exchange->daemon_nonce, sizeof(exchange->daemon_nonce), 0) !=
+                                 sizeof(exchange->daemon_nonce)) {
+                nd_memory_discharge(&server->store.memory, sizeof(*exchange));
+                free(exchange);
+                return nd_fault_set(fault, NDBUS_ENOMEM, "token", "no memory, or no random bytes");
+        }
+        memcpy(exchange->client_hello, connection->hello, sizeof(exchange->client_hello));
+        nd_hello_reply_pack(&reply, exchange->daemon_hello);
+        memcpy(exchange->name, token.at, nd_min_u64(token.n, ND_TOKEN_NAME_BYTES_MAX));
+        connection->exchange = exchange;
+        *ret_ask = (struct nd_auth){
+                .nonce = {(const char *)exchange->daemon_nonce, sizeof(exchange->daemon_nonce)},
+        };
+        return ND_ADMISSION_E_ASKED;
+}
+
+bool nd_admission_prove(struct nd_connection *connection,
+                        const struct nd_auth *auth,
+                        uint8_t *ret_proof)
+{
+        struct nd_server *server = connection->server;
+        struct nd_token_exchange *exchange = connection->exchange;
+        size_t n = strlen(connection->peer);
+
+        memcpy(exchange->client_nonce, auth->nonce.at, sizeof(exchange->client_nonce));
+        if (nd_tokens_check(server->options.tokens, exchange, (const uint8_t *)auth->proof.at,
+                            ret_proof)) {
+                memcpy(connection->token, exchange->name, sizeof(connection->token));
+                snprintf(connection->peer + n, sizeof(connection->peer) - n, " token=%s",
+                         connection->token);
+                admission_forget_exchange(connection);
+                return true;
+        }
+        admission_forget_exchange(connection);
+        ++server->counters.denied;
+        if (server->n_denied >= ADMISSION_DENIED_MAX) {
+                nd_admission_deny(connection);
+                return false;
+        }
+        ++server->n_denied;
+        connection->is_denied = true;
+        connection->state = ND_CONNECTION_DENIED;
+        connection->deadline_ns = server->now_ns + ADMISSION_DENIED_MS * UINT64_C(1000000);
+        nd_connection_update_events(connection);
+        return false;
+}
+
+void nd_admission_deny(struct nd_connection *connection)
+{
+        struct nd_fault fault;
+
+        nd_fault_set(&fault, NDBUS_EDENIED, "token", "was not proved");
+        nd_connection_fail(connection, &fault, ND_KIND_AUTH, 1);
+}
+
+/* --------------------------------------------------------------------------------- beginning */
 
 static int admission_refuse(struct nd_connection *connection, struct nd_fault *fault)
 {
@@ -103,6 +209,8 @@ int nd_admission_begin(struct nd_connection *connection, struct nd_fault *fault)
 
 void nd_admission_end(struct nd_connection *connection)
 {
+        connection->server->n_denied -= connection->is_denied;
+        admission_forget_exchange(connection);
         admission_set(connection, NULL, 0);
 }
 
@@ -170,7 +278,15 @@ static void admission_renew_subscriptions(struct nd_connection *connection)
         }
 }
 
-void nd_admission_renew(struct nd_connection *connection)
+/* Is what it came with still good? */
+static bool admission_is_good(const struct nd_connection *connection, const struct nd_tokens *old)
+{
+        if (connection->token[0])
+                return nd_tokens_agree(old, connection->server->options.tokens, connection->token);
+        return !admission_needs_token(connection);
+}
+
+void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens *old)
 {
         struct nd_server *server = connection->server;
         uint64_t cost = nd_rights_cost(server->options.rules);
@@ -189,6 +305,10 @@ void nd_admission_renew(struct nd_connection *connection)
         admission_renew_subscriptions(connection);
         if (!nd_rights_are_any(rights)) {
                 admission_refuse(connection, &fault);
+                nd_connection_fail(connection, &fault, 0, 0);
+        } else if (!admission_is_good(connection, old)) {
+                ++server->counters.denied;
+                nd_fault_set(&fault, NDBUS_EDENIED, "token", "has changed or gone");
                 nd_connection_fail(connection, &fault, 0, 0);
         }
 }

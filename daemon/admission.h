@@ -11,6 +11,36 @@
 struct nd_connection;
 struct nd_sink;
 
+struct nd_auth;
+struct nd_tokens;
+
+enum {
+        ND_ADMISSION_E_ASKED, /* it is to prove a token */
+
+        ND_ADMISSION_E_OPEN, /* no token is needed */
+};
+
+/**
+ * nd_admission_ask() - is a token to be proved?
+ * @token:    the name that the client gave; or absent
+ * @ret_ask:  what to send if so; borrowed from the connection
+ *
+ * Return: ND_ADMISSION_E_...; NDBUS_EDENIED, NDBUS_ENO_SPACE, NDBUS_ENOMEM
+ */
+int nd_admission_ask(struct nd_connection *connection,
+                     struct nd_string token,
+                     struct nd_auth *ret_ask,
+                     struct nd_fault *fault);
+
+/* Did it prove it? If not, it is DENIED after a while: nothing is to be done. @ret_proof: the
+ * daemon's own, if it did */
+bool nd_admission_prove(struct nd_connection *connection,
+                        const struct nd_auth *auth,
+                        uint8_t *ret_proof);
+
+/* The while is over. */
+void nd_admission_deny(struct nd_connection *connection);
+
 /**
  * nd_admission_begin() - find out who it is and what it may do
  *
@@ -18,8 +48,9 @@ struct nd_sink;
  */
 int nd_admission_begin(struct nd_connection *connection, struct nd_fault *fault);
 
-/* The rules have changed: what it may no longer do ends, with the reason. */
-void nd_admission_renew(struct nd_connection *connection);
+/* Rules and tokens have changed: what it may no longer do ends, with the reason. @old: the tokens
+ * that were in force */
+void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens *old);
 
 void nd_admission_end(struct nd_connection *connection);
 

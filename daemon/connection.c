@@ -131,7 +131,8 @@ void nd_connection_update_events(struct nd_connection *connection)
 
         if (connection->state >= ND_CONNECTION_CLOSING)
                 return;
-        if (!nd_outbox_is_full(&connection->outbox) && !connection->is_held)
+        if (!nd_outbox_is_full(&connection->outbox) && !connection->is_held &&
+            connection->state != ND_CONNECTION_DENIED)
                 events |= UV_READABLE;
         if (connection->outbox.is_blocked)
                 events |= UV_WRITABLE;
@@ -256,12 +257,15 @@ static int connection_check_handshake(const struct nd_connection *connection,
                                       struct nd_fault *fault)
 {
         bool is_before = connection->state == ND_CONNECTION_CONNECT;
+        bool is_proving = connection->state == ND_CONNECTION_AUTH;
 
         if (n_data == 0 || connection->state == ND_CONNECTION_GOODBYE ||
-            is_before == (data[0] == ND_KIND_CONNECT))
+            (is_before == (data[0] == ND_KIND_CONNECT) && is_proving == (data[0] == ND_KIND_AUTH)))
                 return 0;
-        return nd_fault_set(fault, NDBUS_EHANDSHAKE, "kind", "%s comes %s CONNECT",
-                            nd_kind_name(data[0]), is_before ? "before" : "after");
+        return nd_fault_set(fault, NDBUS_EHANDSHAKE, "kind", "%s comes %s", nd_kind_name(data[0]),
+                            is_before    ? "before CONNECT"
+                            : is_proving ? "where AUTH is awaited"
+                                         : "after CONNECT");
 }
 
 /* It has been answered; but for the blocks that it gives back, what still comes is of no interest. */
@@ -327,7 +331,8 @@ static size_t connection_take(struct nd_connection *connection,
         size_t i = 0;
 
         *ret_wanted = 0;
-        while (connection->state < ND_CONNECTION_CLOSING && !connection->closes_after_output) {
+        while (connection->state < ND_CONNECTION_CLOSING && !connection->closes_after_output &&
+               connection->state != ND_CONNECTION_DENIED) {
                 size_t n_body = (size_t)nd_min_u64(publisher->in.packet_left, n_data - i);
                 uint8_t kind = 0;
                 uint64_t sequence = 0;
@@ -363,7 +368,7 @@ static size_t connection_take(struct nd_connection *connection,
                         return n_data;
                 }
         }
-        if (connection->closes_after_output)
+        if (connection->closes_after_output || connection->state == ND_CONNECTION_DENIED)
                 return n_data;
         return i;
 }
@@ -390,6 +395,7 @@ static size_t connection_take_hello(struct nd_connection *connection,
                 nd_connection_mark_closing(connection);
                 return n_data;
         }
+        memcpy(connection->hello, data, sizeof(connection->hello));
         nd_request_answer_hello(connection, &hello);
         return ND_HELLO_BYTES;
 }
@@ -721,10 +727,16 @@ static void connection_expire(struct nd_connection *connection)
 {
         struct nd_fault fault;
 
+        if (connection->state == ND_CONNECTION_DENIED && !connection->closes_after_output) {
+                nd_admission_deny(connection);
+                return;
+        }
         if (!connection->closes_after_output) {
                 ++connection->server->counters.handshake_timeouts;
-                if (connection->state == ND_CONNECTION_CONNECT) {
-                        nd_fault_set(&fault, NDBUS_EHANDSHAKE, "CONNECT",
+                if (connection->state == ND_CONNECTION_CONNECT ||
+                    connection->state == ND_CONNECTION_AUTH) {
+                        nd_fault_set(&fault, NDBUS_EHANDSHAKE,
+                                     connection->state == ND_CONNECTION_AUTH ? "AUTH" : "CONNECT",
                                      "did not come within %u ms", ND_HANDSHAKE_TIMEOUT_MS);
                         nd_connection_fail(connection, &fault, 0, 0);
                         return;

@@ -11,6 +11,7 @@
 #include "daemon/outbox.h"
 #include "daemon/publisher.h"
 #include "daemon/rights.h"
+#include "protocol/token.h"
 #include "protocol/url.h"
 
 struct nd_server;
@@ -32,6 +33,8 @@ enum nd_connection_state {
         ND_CONNECTION_HELLO,   /* nothing but hello is accepted */
         ND_CONNECTION_REFUSED, /* its hello will be answered by a reason, then it is closed */
         ND_CONNECTION_CONNECT, /* nothing but CONNECT */
+        ND_CONNECTION_AUTH,    /* nothing but AUTH: it has named a token and is to prove it */
+        ND_CONNECTION_DENIED,  /* it proved nothing; it is told so after a while */
         ND_CONNECTION_OPEN,
         ND_CONNECTION_GOODBYE, /* it said GOODBYE and was answered: only its close is awaited */
         ND_CONNECTION_CLOSING, /* marked; closed when the loop comes back from what it is doing */
@@ -54,14 +57,18 @@ struct nd_connection {
         uint8_t refuse_reason;
         uint64_t deadline_ns; /* of hello and CONNECT, or of the last words; 0: none */
         uint64_t source;
-        uint64_t pid;             /* as it says */
-        char client[64];          /* as it says; printable */
-        char peer[128];           /* address or pid and uid, for the operator */
-        pid_t peer_pid;           /* as the kernel says; 0: not known */
-        struct nd_rights *rights; /* NULL: there are no rules */
-        uint64_t rights_bytes;    /* charged */
-        bool sees_all;            /* it may subscribe to every topic */
-        uint32_t features;        /* enum nd_feature, of both ends */
+        uint64_t pid;                            /* as it says */
+        char client[64];                         /* as it says; printable */
+        char peer[128];                          /* address or pid and uid, for the operator */
+        pid_t peer_pid;                          /* as the kernel says; 0: not known */
+        uint8_t hello[ND_HELLO_BYTES];           /* as it came */
+        bool is_denied;                          /* counted in nd_server.n_denied */
+        struct nd_token_exchange *exchange;      /* while it is to prove a token */
+        char token[ND_TOKEN_NAME_BYTES_MAX + 1]; /* that it has proved; "": none */
+        struct nd_rights *rights;                /* NULL: there are no rules */
+        uint64_t rights_bytes;                   /* charged */
+        bool sees_all;                           /* it may subscribe to every topic */
+        uint32_t features;                       /* enum nd_feature, of both ends */
 
         /* bytes of a packet that is not whole yet; more than it can hold is charged */
         uint8_t *stash;

@@ -225,15 +225,18 @@ listener_open_tcp(struct nd_server *server, const struct nd_url *url, struct nd_
         if (r != 0)
                 return nd_fault_set(fault, NDBUS_EINVAL, "--listen", "tcp://%s: %s", url->host,
                                     gai_strerror(r));
-        if (!address_is_loopback(info->ai_addr) && !server->options.insecure_anyone) {
+        if (!address_is_loopback(info->ai_addr) && !server->options.insecure_anyone &&
+            !server->options.tokens) {
                 freeaddrinfo(info);
                 return nd_fault_set(fault, NDBUS_EDENIED, "--listen",
                                     "tcp://%s is not loopback: whoever reaches it could read and "
-                                    "publish everything; say --insecure-anyone if that is meant",
+                                    "publish everything; give --token, or say --insecure-anyone if "
+                                    "that is meant",
                                     url->host);
         }
         fd = listener_bind_tcp(info, url, fault);
-        if (fd >= 0 && address_is_loopback(info->ai_addr) && !server->options.rules)
+        if (fd >= 0 && address_is_loopback(info->ai_addr) && !server->options.rules &&
+            !server->options.tokens)
                 nd_log(ND_LOG_NOTICE,
                        "tcp://%s is open to every user of this machine, whatever the Unix socket's "
                        "mode",
@@ -308,10 +311,10 @@ int nd_listener_adopt(struct nd_server *server, int fd, struct nd_fault *fault)
 
         adopt_describe(&address, &url);
         if (url.type == ND_URL_TCP && !address_is_loopback((struct sockaddr *)(void *)&address) &&
-            !server->options.insecure_anyone)
+            !server->options.insecure_anyone && !server->options.tokens)
                 return nd_fault_set(fault, NDBUS_EDENIED, field,
-                                    "tcp://%s is not loopback; say --insecure-anyone if that is "
-                                    "meant",
+                                    "tcp://%s is not loopback; give --token, or say "
+                                    "--insecure-anyone if that is meant",
                                     url.host);
         if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
                 return nd_fault_set(fault, NDBUS_ESYSTEM, field, "%s", strerror(errno));

@@ -56,6 +56,7 @@ enum option_plain {
         OPTION_INSECURE_ANYONE,
         OPTION_LOG_LEVEL,
         OPTION_ALLOW,
+        OPTION_TOKEN,
         OPTION_FILE_N, /* the others are for the command line only */
         OPTION_CONFIG,
         OPTION_CHECK_CONFIG,
@@ -68,6 +69,7 @@ static const struct option option_plain[] = {
         {"insecure-anyone", no_argument, NULL, OPTION_INSECURE_ANYONE},
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
         {"allow", required_argument, NULL, OPTION_ALLOW},
+        {"token", required_argument, NULL, OPTION_TOKEN},
         {"config", required_argument, NULL, OPTION_CONFIG},
         {"check-config", no_argument, NULL, OPTION_CHECK_CONFIG},
         {"help", no_argument, NULL, OPTION_HELP},
@@ -89,9 +91,11 @@ static void option_print_help(void)
                "                           them may read and publish everything\n"
                "  --log-level LEVEL        error, warning, notice, info or debug; default notice\n"
                "  --allow RULE             'WHO RIGHT[,RIGHT]... [PATTERN]...': WHO is user:NAME,\n"
-               "                           group:NAME or anyone; the rights are publish, subscribe,\n"
-               "                           block, retain, group and stats; may be given again; without\n"
+               "                           group:NAME, token:NAME or anyone; the rights are publish,\n"
+               "                           subscribe, block, retain, group and stats; may be given again; without\n"
                "                           any everybody may do everything\n"
+               "  --token 'NAME FILE'      who comes by TCP must prove to know the secret in FILE; may be\n"
+               "                           given again\n"
                "  --config FILE            read options from FILE too: NAME = VALUE, one a line; with\n"
                "                           RUNTIME_DIRECTORY " ND_CONFIG_PATH "\n"
                "                           if it is there\n"
@@ -194,6 +198,8 @@ static int option_set_plain(struct nd_options *options,
                                          fault);
         case OPTION_ALLOW:
                 return nd_rules_add(&options->rules, text, field, fault);
+        case OPTION_TOKEN:
+                return nd_tokens_add(&options->tokens, text, field, fault);
         default:
                 if (!nd_log_level_parse(text, &options->log_level))
                         return nd_fault_set(fault, NDBUS_EINVAL, field,
@@ -240,16 +246,23 @@ int nd_options_set(struct nd_options *options,
 
         if (option < 0)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is no option; see ndbusd --help");
-        if (option != OPTION_LISTEN && option != OPTION_ALLOW && *seen >> bit & 1)
+        if (option != OPTION_LISTEN && option != OPTION_ALLOW && option != OPTION_TOKEN &&
+            *seen >> bit & 1)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
         *seen |= UINT64_C(1) << bit;
         return option_set(options, option, name, value, fault);
+}
+
+static bool option_has_token(const void *tokens, const char *name)
+{
+        return nd_tokens_have(tokens, name);
 }
 
 /* What the table leaves to the machine, and what depends on something else. */
 static int option_complete(struct nd_options *options, struct nd_fault *fault)
 {
         uint64_t descriptors = option_descriptors();
+        const char *unknown;
 
         if (options->memory_max == ND_OPTION_DERIVED)
                 options->memory_max = option_memory() / 2;
@@ -265,6 +278,10 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
         if (options->clients_max > descriptors / 2)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "clients-max", options->clients_max,
                                           descriptors / 2, "half of the file descriptor limit");
+        unknown = nd_rules_unknown_token(options->rules, option_has_token, options->tokens);
+        if (unknown)
+                return nd_fault_set(fault, NDBUS_EINVAL, "allow", "there is no token '%s'",
+                                    unknown);
         return 0;
 }
 
@@ -313,6 +330,7 @@ struct option_line {
         bool is_check;
         bool has_listen;
         bool has_allow;
+        bool has_token;
 };
 
 /* Options of the command line alone; anything else is set. */
@@ -348,6 +366,13 @@ static int option_take(struct nd_options *options,
                         options->rules = NULL;
                 }
                 line->has_allow = true;
+                break;
+        case OPTION_TOKEN:
+                if (!line->has_token) {
+                        nd_tokens_free(options->tokens);
+                        options->tokens = NULL;
+                }
+                line->has_token = true;
                 break;
         }
         snprintf(field, sizeof(field), "--%s", name);
@@ -394,6 +419,14 @@ static const char *option_default_config(void)
                                                                                 : NULL;
 }
 
+void nd_options_deinit(struct nd_options *options)
+{
+        nd_rules_free(options->rules);
+        nd_tokens_free(options->tokens);
+        options->rules = NULL;
+        options->tokens = NULL;
+}
+
 /* The file below the command line, if there is one. */
 static int option_read(int argc,
                        char **argv,
@@ -408,7 +441,7 @@ static int option_read(int argc,
         r = option_read_line(argc, argv, options, line, fault);
         config = line->config ? line->config : option_default_config();
         if (r == 0 && config) {
-                nd_rules_free(options->rules);
+                nd_options_deinit(options);
                 option_set_defaults(options);
                 r = nd_config_read(config, options, fault);
                 r = r ? r : option_read_line(argc, argv, options, line, fault);
@@ -429,7 +462,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
                 r = ND_OPTION_E_DONE;
         }
         if (r != 0) {
-                nd_rules_free(options.rules);
+                nd_options_deinit(&options);
                 return r;
         }
         options.argc = argc;

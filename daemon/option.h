@@ -14,6 +14,7 @@
 
 #include "daemon/log.h"
 #include "daemon/rights.h"
+#include "daemon/token.h"
 #include "protocol/fault.h"
 #include "protocol/limit.h"
 #include "protocol/url.h"
@@ -52,10 +53,10 @@ struct nd_options {
         size_t n_listen;
         bool insecure_anyone;
         enum nd_log_level log_level;
-        struct nd_rules
-                *rules; /* of those that are allowed what they say; NULL: everybody everything */
-        const char *config; /* the file that was read; NULL: none */
-        int argc;           /* what it was made from: read again at a reload */
+        struct nd_rules *rules;   /* what is allowed; NULL: everything */
+        struct nd_tokens *tokens; /* that clients can prove on TCP; NULL: none */
+        const char *config;       /* the file that was read; NULL: none */
+        int argc;                 /* what it was made from: read again at a reload */
         char **argv;
 };
 
@@ -68,7 +69,7 @@ enum {
 /**
  * nd_options_parse() - from the command line, and from the file that it or the environment names
  * @ret:    every option set, by default or by value; what is worked out from the machine included;
- *          borrows @argv; nd_rules_free() its rules
+ *          borrows @argv; nd_options_deinit()
  * @fault:  filled on failure: field is the option, or FILE:LINE
  *
  * Return: 0; ND_OPTION_E_DONE; NDBUS_EINVAL; NDBUS_ESYSTEM for a file that cannot be read
@@ -87,6 +88,8 @@ int nd_options_set(struct nd_options *options,
                    const char *value,
                    uint64_t *seen,
                    struct nd_fault *fault);
+
+void nd_options_deinit(struct nd_options *options);
 
 /* Takes over what can change while the daemon runs, and logs what did and what cannot. */
 void nd_options_reload(struct nd_options *options, const struct nd_options *changed);

@@ -63,43 +63,37 @@ static void request_copy_name(struct nd_string name, char *out, size_t n_out)
         out[n] = '\0';
 }
 
-static int request_connect(struct nd_connection *connection,
-                           const struct nd_packet *packet,
+/* @proof: that the daemon knows the client's token; NULL without one */
+static int request_welcome(struct nd_connection *connection,
+                           uint64_t sequence,
+                           const uint8_t *proof,
                            struct nd_fault *fault)
 {
         struct nd_server *server = connection->server;
-        struct nd_prelude prelude = {.kind = ND_KIND_WELCOME, .sequence = packet->prelude.sequence};
+        struct nd_prelude prelude = {.kind = ND_KIND_WELCOME, .sequence = sequence};
         struct nd_control_bytes header;
-        struct nd_connect connect;
         struct nd_welcome welcome = {
+                .features = connection->features,
                 .message_bytes_max = server->options.message_max,
                 .header_bytes_max = server->options.header_max,
                 .meta_bytes_max = server->options.meta_max,
                 .dims_max = NDBUS_DIMS_MAX,
                 .subscriptions_max = server->options.subscriptions_max,
+                .shm_bytes_max = connection->features ? server->options.shm_max : 0,
                 .server = ND_STRING("ndbusd " ND_PROJECT_VERSION),
         };
-        int r = nd_connect_unpack(packet->header, packet->prelude.header_bytes, &connect, fault);
+        int r = nd_admission_begin(connection, fault);
 
-        if (r < 0)
-                return r;
-        r = nd_admission_begin(connection, fault);
         if (r < 0)
                 return r;
         welcome.grant_bytes = nd_credit_open(&connection->publisher);
         if (welcome.grant_bytes == 0)
                 return nd_memory_fault(&server->store.memory, ND_PUBLISH_WINDOW_BYTES_MIN, fault);
-        request_copy_name(connect.client, connection->client, sizeof(connection->client));
-        connection->pid = connect.pid;
+        if (proof)
+                welcome.proof = (struct nd_string){(const char *)proof, ND_TOKEN_PROOF_BYTES};
         connection->source = nd_server_new_source(server);
         connection->state = ND_CONNECTION_OPEN;
         connection->deadline_ns = 0;
-        if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
-            server->options.shm_max > 0) {
-                connection->features = ND_FEATURE_SHM;
-                welcome.shm_bytes_max = server->options.shm_max;
-        }
-        welcome.features = connection->features;
         welcome.source = connection->source;
         prelude.source = connection->source;
         nd_welcome_pack(&welcome, &header);
@@ -107,6 +101,51 @@ static int request_connect(struct nd_connection *connection,
         if (server->drain_deadline_ns != 0)
                 nd_request_say_goodbye(connection, NDBUS_ESHUTDOWN, "the daemon is stopping");
         return 0;
+}
+
+static int request_connect(struct nd_connection *connection,
+                           const struct nd_packet *packet,
+                           struct nd_fault *fault)
+{
+        struct nd_prelude prelude = {.kind = ND_KIND_AUTH, .sequence = packet->prelude.sequence};
+        struct nd_control_bytes header;
+        struct nd_connect connect;
+        struct nd_auth ask;
+        int r = nd_connect_unpack(packet->header, packet->prelude.header_bytes, &connect, fault);
+
+        if (r < 0)
+                return r;
+        request_copy_name(connect.client, connection->client, sizeof(connection->client));
+        connection->pid = connect.pid;
+        if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
+            connection->server->options.shm_max > 0)
+                connection->features = ND_FEATURE_SHM;
+        r = nd_admission_ask(connection, connect.token, &ask, fault);
+        if (r < 0)
+                return r;
+        if (r == ND_ADMISSION_E_OPEN)
+                return request_welcome(connection, packet->prelude.sequence, NULL, fault);
+        connection->state = ND_CONNECTION_AUTH;
+        nd_auth_pack(&ask, &header);
+        nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
+        return 0;
+}
+
+static int request_auth(struct nd_connection *connection,
+                        const struct nd_packet *packet,
+                        struct nd_fault *fault)
+{
+        uint8_t proof[ND_TOKEN_PROOF_BYTES];
+        struct nd_auth auth;
+        int r = nd_auth_unpack(packet->header, packet->prelude.header_bytes, &auth, fault);
+
+        if (r < 0)
+                return r;
+        if (!auth.proof.at)
+                return nd_fault_set(fault, NDBUS_EHEADER, "proof", "is missing");
+        if (!nd_admission_prove(connection, &auth, proof))
+                return 0; /* it is told so later */
+        return request_welcome(connection, packet->prelude.sequence, proof, fault);
 }
 
 void nd_request_say_goodbye(struct nd_connection *connection, int code, const char *text)
@@ -500,6 +539,8 @@ int nd_request_take(struct nd_connection *connection,
         switch (packet->prelude.kind) {
         case ND_KIND_CONNECT:
                 return request_connect(connection, packet, fault);
+        case ND_KIND_AUTH:
+                return request_auth(connection, packet, fault);
         case ND_KIND_PING:
                 nd_credit_ask(&connection->publisher);
                 request_answer(connection, ND_KIND_PONG, packet->prelude.sequence,

@@ -27,12 +27,14 @@
 enum rule_who {
         RULE_USER,
         RULE_GROUP,
+        RULE_TOKEN,
         RULE_ANYONE,
 };
 
 struct rule {
         enum rule_who who;
         uint32_t id;
+        const char *token;
         unsigned rights;
         size_t n_patterns;
         const char *patterns[ND_RULE_PATTERNS_MAX];
@@ -194,8 +196,13 @@ rule_parse_who(struct rule *rule, const char *text, const char *field, struct nd
                 rule->who = RULE_GROUP;
                 return rule_parse_id(rule, text + 6, field, fault);
         }
+        if (strncmp(text, "token:", 6) == 0) {
+                rule->who = RULE_TOKEN;
+                rule->token = text + 6;
+                return 0; /* whether there is one of this name is known when all options are */
+        }
         return nd_fault_set(fault, NDBUS_EINVAL, field,
-                            "'%s' is not user:NAME, group:NAME or anyone", text);
+                            "'%s' is not user:NAME, group:NAME, token:NAME or anyone", text);
 }
 
 static int rule_parse_pattern(struct rule *rule,
@@ -282,6 +289,16 @@ void nd_rules_free(struct nd_rules *rules)
         free(rules);
 }
 
+const char *nd_rules_unknown_token(const struct nd_rules *rules,
+                                   bool (*is_known)(const void *userdata, const char *name),
+                                   const void *userdata)
+{
+        for (size_t i = 0; rules && i < rules->n; ++i)
+                if (rules->rules[i].who == RULE_TOKEN && !is_known(userdata, rules->rules[i].token))
+                        return rules->rules[i].token;
+        return NULL;
+}
+
 bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b)
 {
         if (!a || !b)
@@ -307,6 +324,8 @@ static bool rule_names(const struct rule *rule, const struct nd_identity *identi
                         if (identity->gids[i] == rule->id)
                                 return true;
                 return false;
+        case RULE_TOKEN:
+                return identity->token && strcmp(identity->token, rule->token) == 0;
         case RULE_ANYONE:
                 return true;
         }

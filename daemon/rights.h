@@ -46,11 +46,17 @@ int nd_rules_add(struct nd_rules **rules,
 /* Accepts NULL. Nothing that was resolved from them may be in use. */
 void nd_rules_free(struct nd_rules *rules);
 
+/* The first token that a rule names and @is_known does not know; NULL: there is none. */
+const char *nd_rules_unknown_token(const struct nd_rules *rules,
+                                   bool (*is_known)(const void *userdata, const char *name),
+                                   const void *userdata);
+
 bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b);
 
 /* What a connection is known by. */
 struct nd_identity {
-        bool has_user; /* a Unix socket told them */
+        const char *token; /* that it has proved; or NULL */
+        bool has_user;     /* a Unix socket told them */
         uint32_t uid;
         const uint32_t *gids; /* [n_gids] */
         size_t n_gids;

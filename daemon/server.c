@@ -340,15 +340,15 @@ static void server_on_signal(uv_signal_t *signal, int number)
 /* The old rules go when nothing refers to them any more. */
 static void server_apply(struct nd_server *server, const struct nd_options *changed)
 {
-        struct nd_rules *old = server->options.rules;
+        struct nd_options old = server->options;
 
         nd_options_reload(&server->options, changed);
         nd_log_set_level(server->options.log_level);
         nd_list_for_each (i, &server->connections)
-                nd_admission_renew(nd_list_entry(i, struct nd_connection, in_server));
+                nd_admission_renew(nd_list_entry(i, struct nd_connection, in_server), old.tokens);
         ++server->router.generation;
         nd_server_subscriptions_changed(server, "**", 2);
-        nd_rules_free(old);
+        nd_options_deinit(&old);
 }
 
 static void server_on_hangup(uv_signal_t *signal, int number)
@@ -357,6 +357,7 @@ static void server_on_hangup(uv_signal_t *signal, int number)
         struct nd_options changed;
         struct nd_fault fault;
         char text[64];
+        int r;
 
         (void)number;
         if (server->drain_deadline_ns != 0)
@@ -365,7 +366,13 @@ static void server_on_hangup(uv_signal_t *signal, int number)
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
                  (unsigned long long)(server->now_ns / 1000));
         nd_notify(text);
-        if (nd_options_parse(server->options.argc, server->options.argv, &changed, &fault) == 0) {
+        r = nd_options_parse(server->options.argc, server->options.argv, &changed, &fault);
+        if (r == 0 && server->options.tokens && !changed.tokens) {
+                nd_options_deinit(&changed);
+                r = nd_fault_set(&fault, NDBUS_EINVAL, "token",
+                                 "the last one can be taken away at the next start only");
+        }
+        if (r == 0) {
                 server_apply(server, &changed);
                 nd_log(ND_LOG_NOTICE, "reloaded config=%s", server->options.config);
         } else {
@@ -557,7 +564,7 @@ void nd_server_deinit(struct nd_server *server)
         nd_router_deinit(&server->router);
         nd_store_deinit(&server->store);
         nd_assert(server->store.memory.used_bytes == 0);
-        nd_rules_free(server->options.rules);
+        nd_options_deinit(&server->options);
         if (server->reserve_fd >= 0)
                 close(server->reserve_fd);
 }

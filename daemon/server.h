@@ -35,7 +35,8 @@ struct nd_server {
         struct nd_list connections;
         size_t n_connections;
         size_t n_refused;
-        int reserve_fd; /* kept for the day when there are no more */
+        size_t n_denied; /* connections that are told so only after a while */
+        int reserve_fd;  /* kept for the day when there are no more */
         struct nd_list listeners;
         struct nd_list dirty;
         struct nd_list closing;

@@ -28,6 +28,7 @@ enum field_type {
         FIELD_BOOL,
         FIELD_TEXT,     /* from outside: cut to max bytes when packed */
         FIELD_NAME,     /* min to max bytes */
+        FIELD_BYTES,    /* bytes, not text: min to max of them */
         FIELD_TOPIC,    /* a name that is a topic */
         FIELD_PATTERN,  /* a name that is a pattern */
         FIELD_FEATURES, /* list of names <-> bits */
@@ -75,7 +76,14 @@ struct schema {
 FIELDS(connect,
        {"features", FIELD_FEATURES, FIELD_REQUIRED, AT(nd_connect, features), 0, 0},
        {"client", FIELD_TEXT, FIELD_OPTIONAL, AT(nd_connect, client), 0, ND_NAME_BYTES_MAX},
-       {"pid", FIELD_U64, FIELD_OPTIONAL, AT(nd_connect, pid), 0, UINT64_MAX});
+       {"pid", FIELD_U64, FIELD_OPTIONAL, AT(nd_connect, pid), 0, UINT64_MAX},
+       {"token", FIELD_NAME, FIELD_OPTIONAL, AT(nd_connect, token), 1, ND_TOKEN_NAME_BYTES_MAX});
+
+FIELDS(auth,
+       {"nonce", FIELD_BYTES, FIELD_REQUIRED, AT(nd_auth, nonce), ND_TOKEN_NONCE_BYTES,
+        ND_TOKEN_NONCE_BYTES},
+       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_auth, proof), ND_TOKEN_PROOF_BYTES,
+        ND_TOKEN_PROOF_BYTES});
 
 FIELDS(welcome,
        {"features", FIELD_FEATURES, FIELD_REQUIRED, AT(nd_welcome, features), 0, 0},
@@ -88,7 +96,9 @@ FIELDS(welcome,
        {"subscriptions_max", FIELD_U64, FIELD_REQUIRED, AT(nd_welcome, subscriptions_max), 0,
         UINT64_MAX},
        {"shm_max", FIELD_U64, FIELD_REQUIRED, AT(nd_welcome, shm_bytes_max), 0, UINT64_MAX},
-       {"server", FIELD_TEXT, FIELD_OPTIONAL, AT(nd_welcome, server), 0, ND_NAME_BYTES_MAX});
+       {"server", FIELD_TEXT, FIELD_OPTIONAL, AT(nd_welcome, server), 0, ND_NAME_BYTES_MAX},
+       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_welcome, proof), ND_TOKEN_PROOF_BYTES,
+        ND_TOKEN_PROOF_BYTES});
 
 FIELDS(subscribe,
        {"pattern", FIELD_PATTERN, FIELD_REQUIRED, AT(nd_subscribe, pattern), 0, ND_TOPIC_BYTES_MAX},
@@ -236,7 +246,7 @@ static bool pack_is_wanted(const struct schema *schema, const struct field *fiel
                 return *(const bool *)(const void *)(in + schema->has_numbers);
         if (field->need != FIELD_OPTIONAL)
                 return true;
-        if (field->type == FIELD_TEXT || field->type == FIELD_NAME)
+        if (field->type == FIELD_TEXT || field->type == FIELD_NAME || field->type == FIELD_BYTES)
                 return ((const struct nd_string *)(const void *)(in + field->offset))->at;
         return load_number(field, in + field->offset) != 0;
 }
@@ -259,6 +269,11 @@ static void pack_value(msgpack_packer *packer, const struct field *field, const 
                 break;
         case FIELD_TEXT:
                 pack_str(packer, text->at ? text->at : "", cut_text(text, field->max));
+                break;
+        case FIELD_BYTES:
+                nd_assert(text->at && text->n >= field->min && text->n <= field->max);
+                msgpack_pack_bin(packer, text->n);
+                msgpack_pack_bin_body(packer, text->at, text->n);
                 break;
         case FIELD_NAME:
         case FIELD_TOPIC:
@@ -361,6 +376,20 @@ static int unpack_string(const struct field *field,
         return 0;
 }
 
+static int unpack_bytes(const struct field *field,
+                        const msgpack_object *value,
+                        struct nd_string *ret,
+                        struct nd_fault *fault)
+{
+        if (value->type != MSGPACK_OBJECT_BIN)
+                return refuse_type(field, "bytes", fault);
+        if (value->via.bin.size < field->min || value->via.bin.size > field->max)
+                return nd_fault_set_limit(fault, NDBUS_EHEADER, field->key, value->via.bin.size,
+                                          field->max, "bytes");
+        *ret = (struct nd_string){value->via.bin.ptr, value->via.bin.size};
+        return 0;
+}
+
 static int unpack_features(const struct field *field,
                            const msgpack_object *value,
                            void *ret,
@@ -406,6 +435,8 @@ static int unpack_value(const struct field *field,
         case FIELD_TOPIC:
         case FIELD_PATTERN:
                 return unpack_string(field, value, ret, fault);
+        case FIELD_BYTES:
+                return unpack_bytes(field, value, ret, fault);
         case FIELD_FEATURES:
                 return unpack_features(field, value, ret, fault);
         case FIELD_POLICY:
@@ -518,6 +549,11 @@ void nd_connect_pack(const struct nd_connect *in, struct nd_control_bytes *out)
         pack(&connect_schema, in, out);
 }
 
+void nd_auth_pack(const struct nd_auth *in, struct nd_control_bytes *out)
+{
+        pack(&auth_schema, in, out);
+}
+
 void nd_welcome_pack(const struct nd_welcome *in, struct nd_control_bytes *out)
 {
         pack(&welcome_schema, in, out);
@@ -559,6 +595,16 @@ int nd_connect_unpack(const void *data, size_t n, struct nd_connect *ret, struct
 {
         struct nd_connect v = {0};
         int r = unpack(&connect_schema, data, n, &v, fault);
+
+        if (!r)
+                *ret = v;
+        return r;
+}
+
+int nd_auth_unpack(const void *data, size_t n, struct nd_auth *ret, struct nd_fault *fault)
+{
+        struct nd_auth v = {0};
+        int r = unpack(&auth_schema, data, n, &v, fault);
 
         if (!r)
                 *ret = v;

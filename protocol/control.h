@@ -37,6 +37,12 @@ struct nd_connect {              /* client -> daemon */
         uint32_t features;       /* "features": list of str; required, may be empty */
         struct nd_string client; /* "client": name of the program, for the operator; optional */
         uint64_t pid;            /* "pid": optional, 0 if absent; a hint, never trusted */
+        struct nd_string token;  /* "token": the name of one that it can prove to know; optional */
+};
+
+struct nd_auth {                /* both ways, between CONNECT and WELCOME; bytes */
+        struct nd_string nonce; /* "nonce": required, ND_TOKEN_NONCE_BYTES */
+        struct nd_string proof; /* "proof": from the client, ND_TOKEN_PROOF_BYTES */
 };
 
 struct nd_welcome {                 /* daemon -> client; all required */
@@ -50,6 +56,7 @@ struct nd_welcome {                 /* daemon -> client; all required */
         uint64_t subscriptions_max; /* "subscriptions_max" */
         uint64_t shm_bytes_max;     /* "shm_max": 0 without feature shm */
         struct nd_string server;    /* "server": "ndbusd 0.1.0"; optional */
+        struct nd_string proof;     /* "proof": that the daemon knows the token too; bytes */
 };
 
 struct nd_error_header {        /* daemon -> client. sequence: number of the PUBLISH or request it
@@ -121,6 +128,7 @@ struct nd_goodbye {            /* both ways; without a header: the defaults */
 };
 
 void nd_connect_pack(const struct nd_connect *in, struct nd_control_bytes *out);
+void nd_auth_pack(const struct nd_auth *in, struct nd_control_bytes *out);
 void nd_welcome_pack(const struct nd_welcome *in, struct nd_control_bytes *out);
 void nd_error_header_pack(const struct nd_error_header *in, struct nd_control_bytes *out);
 void nd_subscribe_pack(const struct nd_subscribe *in, struct nd_control_bytes *out);
@@ -134,6 +142,7 @@ void nd_goodbye_pack(const struct nd_goodbye *in, struct nd_control_bytes *out);
 /* All: 0, NDBUS_EHEADER, NDBUS_ENOMEM; subscribe and topic also NDBUS_ETOPIC. @ret on success
  * only. */
 int nd_connect_unpack(const void *data, size_t n, struct nd_connect *ret, struct nd_fault *fault);
+int nd_auth_unpack(const void *data, size_t n, struct nd_auth *ret, struct nd_fault *fault);
 int nd_welcome_unpack(const void *data, size_t n, struct nd_welcome *ret, struct nd_fault *fault);
 int nd_error_header_unpack(const void *data,
                            size_t n,

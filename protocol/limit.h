@@ -27,6 +27,13 @@
 /* PROTOCOL.md 4: hello and CONNECT, which are read before anything is known of the peer */
 #define ND_HANDSHAKE_TIMEOUT_MS 5000u
 
+/* tokens, PROTOCOL.md 4.6: what each end makes up, and what proves that it knows the secret */
+#define ND_TOKEN_NONCE_BYTES    32u
+#define ND_TOKEN_PROOF_BYTES    32u /* HMAC-SHA-256 */
+#define ND_TOKEN_NAME_BYTES_MAX 64u
+#define ND_TOKEN_KEY_BYTES_MIN  16u
+#define ND_TOKEN_KEY_BYTES_MAX  1024u
+
 /* header bytes; decides how many frames a message has (some 25,000) */
 #define ND_HEADER_BYTES_MAX (1u << 20)
 #define ND_META_BYTES_MAX   (1u << 20)

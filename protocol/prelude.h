@@ -14,7 +14,7 @@
 #define ND_KIND_MAP(XX)                                                                            \
         XX(CONNECT, 1, 1, 0)                                                                       \
         XX(WELCOME, 2, 0, 1)                                                                       \
-        XX(AUTH, 3, 0, 0)                                                                          \
+        XX(AUTH, 3, 1, 1)                                                                          \
         XX(ERROR, 4, 0, 1)                                                                         \
         XX(PING, 5, 1, 0)                                                                          \
         XX(PONG, 6, 0, 1)                                                                          \

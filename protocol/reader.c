@@ -41,6 +41,7 @@ struct kind_rule {
 static const struct kind_rule kind_rules[] = {
         [ND_KIND_CONNECT] = {.has_header = true},
         [ND_KIND_WELCOME] = {.has_header = true},
+        [ND_KIND_AUTH] = {.has_header = true},
         [ND_KIND_ERROR] = {.has_header = true},
         [ND_KIND_GOODBYE] = {.has_header = true},
         [ND_KIND_PUBLISH] = {MESSAGE_RULE(ND_FLAG_RETAINED)},

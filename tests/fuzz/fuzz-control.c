@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
 
         if (n_data == 0)
                 return 0;
-        kind = data[0] % 9;
+        kind = data[0] % 10;
         ++data;
         --n_data;
 
@@ -73,6 +73,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
                 break;
         case 8:
                 TRY(nd_goodbye, nd_goodbye, );
+                break;
+        case 9:
+                TRY(nd_auth, nd_auth, );
                 break;
         }
         return 0;

@@ -122,7 +122,7 @@ def test_requests_need_no_right_for_the_answer(folder):
 def test_what_is_refused_at_the_start(folder):
     for rule, says in [
             ("anyone", "'anyone' is not WHO RIGHT,RIGHT PATTERN"),
-            ("anybody publish", "'anybody' is not user:NAME, group:NAME or anyone"),
+            ("anybody publish", "'anybody' is not user:NAME, group:NAME, token:NAME or anyone"),
             ("user:no-such-user publish", "there is no user 'no-such-user'"),
             ("group:no-such-group publish", "there is no group 'no-such-group'"),
             ("user:4294967295 publish", "'4294967295' is no number of a user"),

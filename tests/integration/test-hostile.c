@@ -459,7 +459,7 @@ Test(hostile, violations)
                  say_nothing,
                  {.kind = ND_KIND_MESSAGE, .sequence = 1},
                  NDBUS_EPROTOCOL},
-                {"AUTH", say_nothing, {.kind = ND_KIND_AUTH, .sequence = 1}, NDBUS_EPROTOCOL},
+                {"AUTH", say_nothing, {.kind = ND_KIND_AUTH, .sequence = 1}, NDBUS_EHANDSHAKE},
                 {"SEGMENT", say_nothing, {.kind = ND_KIND_SEGMENT}, NDBUS_EPROTOCOL},
                 {"no kind", say_nothing, {.kind = 200}, NDBUS_EPROTOCOL},
                 {"reserved byte",

@@ -18,6 +18,7 @@
 #include "protocol/index.h"
 #include "protocol/reader.h"
 #include "protocol/record.h"
+#include "protocol/token.h"
 
 #define SOURCE UINT64_C(0x9ae16a3b2f90404f)
 #define TIME   UINT64_C(1700000000123456789)
@@ -32,6 +33,12 @@ static const uint8_t floats[12] = {0, 0, 0xc0, 0x3f, 0, 0, 0x10, 0xc0, 0, 0, 0x4
 static const uint8_t meta[] = "\x81\xa5"
                               "frame\x01";
 static const size_t n_meta = sizeof(meta) - 1;
+
+/* what another HMAC-SHA-256 made of the example */
+static const uint8_t auth_proof[32] = {0xf0, 0xd6, 0x85, 0x40, 0xee, 0xed, 0xa1, 0x3a,
+                                       0x3e, 0x51, 0x86, 0xcb, 0xbd, 0x8e, 0xf6, 0x75,
+                                       0x26, 0x76, 0x14, 0xfa, 0x59, 0xec, 0x7c, 0x39,
+                                       0x19, 0xbc, 0x1f, 0x4e, 0xec, 0x64, 0x24, 0x01};
 
 struct bytes {
         uint8_t data[4096];
@@ -433,6 +440,45 @@ Test(golden, unsubscribed_and_goodbye)
         p = control("goodbye", &from_client, (struct nd_prelude){.kind = ND_KIND_GOODBYE}, &header,
                     NULL, 0);
         cr_assert_eq(nd_goodbye_unpack(p.header, p.prelude.header_bytes, &goodbye, NULL), 0);
+}
+
+Test(golden, auth)
+{
+        struct nd_token_exchange exchange = {.name = "lab"};
+        struct nd_auth auth = {.nonce = {(const char *)exchange.daemon_nonce, 32}};
+        uint8_t text[ND_TOKEN_TEXT_BYTES_MAX];
+        struct nd_control_bytes header;
+        struct nd_packet p;
+
+        nd_hello_pack(&(struct nd_hello){1, 1}, exchange.client_hello);
+        nd_hello_reply_pack(&(struct nd_hello_reply){1, 0, 1, 1}, exchange.daemon_hello);
+        for (unsigned i = 0; i < 32; ++i) {
+                exchange.daemon_nonce[i] = (uint8_t)i;
+                exchange.client_nonce[i] = (uint8_t)(32 + i);
+        }
+        nd_auth_pack(&auth, &header);
+        p = control("auth-ask", &from_daemon,
+                    (struct nd_prelude){.kind = ND_KIND_AUTH, .sequence = 1}, &header, NULL, 0);
+        cr_assert_eq(nd_auth_unpack(p.header, p.prelude.header_bytes, &auth, NULL), 0);
+        cr_expect_null(auth.proof.at);
+
+        auth = (struct nd_auth){
+                .nonce = {(const char *)exchange.client_nonce, 32},
+                .proof = {(const char *)auth_proof, 32},
+        };
+        nd_auth_pack(&auth, &header);
+        p = control("auth-prove", &from_client,
+                    (struct nd_prelude){.kind = ND_KIND_AUTH, .sequence = 1}, &header, NULL, 0);
+        cr_assert_eq(nd_auth_unpack(p.header, p.prelude.header_bytes, &auth, NULL), 0);
+        cr_assert_eq(auth.proof.n, 32);
+
+        cr_assert_eq(nd_token_text(&exchange, ND_TOKEN_CLIENT, text), 16 + 1 + 32 + 64 + 3);
+        cr_expect_arr_eq(text, "ndbus token 1\0\0\0C", 17);
+        cr_expect_arr_eq(text + 17, exchange.client_hello, 16);
+        cr_expect_arr_eq(text + 33, exchange.daemon_hello, 16);
+        cr_expect_arr_eq(text + 49, exchange.daemon_nonce, 32);
+        cr_expect_arr_eq(text + 81, exchange.client_nonce, 32);
+        cr_expect_arr_eq(text + 113, "lab", 3);
 }
 
 Test(golden, topic)

@@ -194,7 +194,6 @@ static const struct {
         {"unknown kind", &from_client, {.kind = 100}, 1, P, "kind"},
         {"kind of files", &from_client, {.kind = ND_KIND_FILE_INDEX}, 1, P, "kind"},
         {"kind 255", &from_daemon, {.kind = 255}, 1, P, "kind"},
-        {"AUTH is reserved", &from_client, {.kind = ND_KIND_AUTH}, 1, P, "kind"},
         {"SEGMENT without feature", &from_client, {.kind = ND_KIND_SEGMENT}, 1, P, "kind"},
         {"RELEASE without feature", &from_daemon, {.kind = ND_KIND_RELEASE}, 1, P, "kind"},
         {"MESSAGE from a client", &from_client, {.kind = ND_KIND_MESSAGE}, 1, P, "kind"},

@@ -93,15 +93,18 @@ struct ndbus_options {
                                                  many as the daemon allows */
         uint8_t no_shm;       /**< nonzero: everything goes by the socket, both ways */
         uint8_t reserved8[7]; /**< zero */
-        uint64_t reserved[2]; /**< zero */
+        const char *token; /**< "NAME:FILE": to daemons on TCP it proves to know the secret in FILE,
+                                   which others must not be able to read, and so must they; needs
+                                   libnettle.so.8. NULL: $NDBUS_TOKEN, if it is set */
+        uint64_t reserved[1]; /**< zero */
 };
 
 #define NDBUS_OPTIONS_INIT                                                                         \
         {                                                                                          \
                 sizeof(struct ndbus_options), NULL, 5000, 3000, 5000, 10000, 0, 67108864u, NULL,   \
-                        NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0},                                         \
+                        NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL,                                   \
                 {                                                                                  \
-                        0, 0                                                                       \
+                        0                                                                          \
                 }                                                                                  \
         }
 
@@ -118,7 +121,8 @@ struct ndbus_options {
  * ndbus_receive().
  *
  * Return: 0; NDBUS_EINVAL for a URL or an option; NDBUS_ENOTCONN with the address and the reason;
- *         NDBUS_ETIMEDOUT; NDBUS_EVERSION; NDBUS_ESERVER_FULL; NDBUS_EDENIED
+ *         NDBUS_ETIMEDOUT; NDBUS_EVERSION; NDBUS_ESERVER_FULL; NDBUS_EDENIED also if a token was not
+ *         accepted, could not be used, or was not proved by the daemon
  */
 int ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_options *options);
 
