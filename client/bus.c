@@ -173,6 +173,11 @@ ND_PUBLIC uint64_t ndbus_source(const struct ndbus *bus)
         return bus && !bus->guard.is_child ? bus->connection.source : 0;
 }
 
+ND_PUBLIC uint64_t ndbus_message_max(const struct ndbus *bus)
+{
+        return bus && !bus->guard.is_child ? bus->connection.limits.message_bytes_max : 0;
+}
+
 /* What the daemon, or the loss of a connection, has to say about messages; forgets it. */
 static int take_reports(struct ndbus *bus)
 {

@@ -67,6 +67,11 @@ static inline int nd_command_timeout(int64_t ms)
         return ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
 
+/* Of commands that have no daemon to ask what the most is. */
+#define ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)                                                       \
+        XX(S, message_max, "message-max", SIZE, INT64_C(1) << 30, 1, INT64_MAX, "SIZE",            \
+           "Bytes of one message of a pipe, which is kept in memory. Default 1G.")
+
 #define ND_COMMAND_URL_OPTION(XX, S)                                                               \
         XX(S, url, "url", TEXT, 0, 0, 0, "URL",                                                    \
            "unix:/path or tcp://host:port of the daemon. Default: $NDBUS_URL, else the user's "    \

@@ -17,7 +17,8 @@
 #include "client/command/source.h"
 
 #define INFO_OPTIONS(XX, S)                                                                        \
-        XX(S, scan, "scan", FLAG, 0, 0, 0, "", "Count the records, whatever an index says.")
+        XX(S, scan, "scan", FLAG, 0, 0, 0, "", "Count the records, whatever an index says.")       \
+        ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)
 
 ND_OPTION_DEFINE(info, INFO_OPTIONS);
 
@@ -89,7 +90,9 @@ static int info_scan(struct nd_source *source, struct nd_index *index, struct nd
 
 static int info_file(const struct nd_info_options *options, const char *path)
 {
-        const struct nd_source_options source_options = {NULL, NULL};
+        const struct nd_source_options source_options = {
+                .message_max = options->message_max,
+        };
         nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
         struct nd_index index = {.n_records = 0};
         int r, status = ND_EXIT_OK;

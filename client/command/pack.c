@@ -31,7 +31,8 @@
            "Element type of raw files: float32, >uint16, datetime64[ns] ... Of .npy files with "   \
            "opaque elements: what they are (bfloat16).")                                           \
         XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N",                                                \
-           "Shape of raw files. Default: one dimension, all there is.")
+           "Shape of raw files. Default: one dimension, all there is.")                            \
+        ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)
 
 ND_OPTION_DEFINE(pack, PACK_OPTIONS);
 
@@ -78,7 +79,12 @@ static int pack_message(void *userdata, const char *path, const struct nd_source
 
 static int pack_file(struct pack *pack, const char *path)
 {
-        const struct nd_source_options options = {pack->options->dtype, pack->options->shape};
+        const struct nd_source_options options = {
+                .dtype = pack->options->dtype,
+                .shape = pack->options->shape,
+                .message_max = pack->options->message_max,
+                .progress = &pack->progress,
+        };
         struct nd_fault fault;
         int r;
 

@@ -106,7 +106,12 @@ static int pub_message(struct pub *pub, const char *path, const struct nd_source
 /* Negative: nothing more can be published. */
 static int pub_file(struct pub *pub, const char *path)
 {
-        const struct nd_source_options options = {pub->options->dtype, pub->options->shape};
+        const struct nd_source_options options = {
+                .dtype = pub->options->dtype,
+                .shape = pub->options->shape,
+                .message_max = ndbus_message_max(pub->bus),
+                .progress = &pub->progress,
+        };
         nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
         struct nd_source_message message;
         struct nd_fault fault;

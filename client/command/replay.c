@@ -140,7 +140,10 @@ static bool replay_is_late_enough(struct replay *replay, uint64_t time_ns)
 /* Once through the file. Negative: nothing more can be published, or read. */
 static int replay_file(struct replay *replay)
 {
-        const struct nd_source_options options = {NULL, NULL};
+        const struct nd_source_options options = {
+                .message_max = ndbus_message_max(replay->bus),
+                .progress = &replay->progress,
+        };
         nd_cleanup(nd_source_freep) struct nd_source *source = NULL;
         struct nd_source_message message;
         struct nd_fault fault;

@@ -126,3 +126,24 @@ int nd_signals_interrupted(void *userdata)
         (void)userdata;
         return signals_seen != 0;
 }
+
+/* Between the question and the wait no signal is let in. */
+int nd_signals_poll(struct pollfd *fds, nfds_t n_fds, int timeout_ms)
+{
+        const struct timespec timeout = {
+                .tv_sec = timeout_ms / 1000,
+                .tv_nsec = timeout_ms % 1000 * 1000000L,
+        };
+        sigset_t ours, before;
+        int r = -1;
+
+        sigemptyset(&ours);
+        sigaddset(&ours, SIGINT);
+        sigaddset(&ours, SIGTERM);
+        sigprocmask(SIG_BLOCK, &ours, &before);
+        errno = EINTR;
+        if (!signals_seen)
+                r = ppoll(fds, n_fds, timeout_ms < 0 ? NULL : &timeout, &before);
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        return r;
+}

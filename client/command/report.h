@@ -5,6 +5,7 @@
  * What the command says on stderr: one line an error, and progress
  */
 
+#include <poll.h>
 #include "protocol/fault.h"
 
 /* Exit statuses; ndbus(1). */
@@ -50,3 +51,6 @@ uint64_t nd_now_ns(void); /* CLOCK_MONOTONIC */
  */
 void nd_signals_catch(void);
 int nd_signals_interrupted(void *userdata);
+
+/* poll() that such a signal ends also when it comes just before: -1, EINTR. */
+int nd_signals_poll(struct pollfd *fds, nfds_t n_fds, int timeout_ms);

@@ -153,7 +153,11 @@ static int request_take(void *userdata, const char *path, const struct nd_source
 /* 1: nothing more is asked. */
 static int request_file(struct request *request, const char *path)
 {
-        const struct nd_source_options options = {request->options->dtype, request->options->shape};
+        const struct nd_source_options options = {
+                .dtype = request->options->dtype,
+                .shape = request->options->shape,
+                .message_max = ndbus_message_max(request->bus),
+        };
         struct nd_fault fault;
         int r;
 

@@ -27,6 +27,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "client/command/npy.h"
+#include "client/command/report.h"
 #include "client/command/spelling.h"
 #include "client/command/stream.h"
 #include "protocol/limit.h"
@@ -34,6 +35,10 @@
 #include "protocol/utf8.h"
 
 #define SOURCE_READ_BYTES (256u * 1024u)
+
+/* What may stand around the elements, which the limit is about: a record's header, its meta, what fills
+ * it up; or an index at the end. */
+#define SOURCE_HEAD_BYTES (4u << 20)
 
 struct nd_source {
         int fd; /* of a pipe -1 once nothing more is to be read */
@@ -46,6 +51,8 @@ struct nd_source {
         uint64_t moved; /* bytes of the pipe that are no longer in the buffer */
         uint64_t n_messages;
 
+        uint64_t message_max;
+        struct nd_progress *progress;
         bool has_dtype;
         struct nd_spelling dtype;
         bool has_shape;
@@ -113,7 +120,8 @@ static int source_open_file(const char *path, int *ret_fd, struct nd_fault *faul
 
         if (strcmp(path, "-") == 0)
                 return nd_stream_duplicate(STDIN_FILENO, ret_fd, fault);
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        /* a FIFO that nobody has opened for writing is waited for where signals are heard */
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0)
                 return nd_fault_set(fault, NDBUS_ESYSTEM, "", "%s", strerror(errno));
         *ret_fd = fd;
@@ -131,6 +139,8 @@ int nd_source_open(struct nd_source **ret_source,
         if (!source)
                 return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
         source->fd = -1;
+        source->message_max = options->message_max;
+        source->progress = options->progress;
         if (options->dtype) {
                 r = nd_spelling_parse_dtype(options->dtype, "--dtype", &source->dtype, fault);
                 if (r)
@@ -219,11 +229,35 @@ struct nd_source *nd_source_free(struct nd_source *source)
         return NULL;
 }
 
+static int source_too_big(const struct nd_source *source, struct nd_fault *fault)
+{
+        return nd_fault_set(fault, NDBUS_ETOO_BIG, "",
+                            "message %" PRIu64 " has more than %" PRIu64
+                            " bytes, the limit of what "
+                            "is not read from a file (message-max)",
+                            source->n_messages + 1, source->message_max);
+}
+
+/* Until there is something to read, or the end. */
+static int source_wait(const struct nd_source *source, struct nd_fault *fault)
+{
+        struct pollfd readable = {.fd = source->fd, .events = POLLIN};
+
+        while (nd_signals_poll(&readable, 1, -1) < 0 && errno == EINTR)
+                if (nd_signals_interrupted(NULL))
+                        return nd_fault_set(fault, NDBUS_EINTERRUPTED, "",
+                                            "interrupted while it waited for the rest of message "
+                                            "%" PRIu64,
+                                            source->n_messages + 1);
+        return 0;
+}
+
 /* One read. *ret_more is false at the end. Bytes may move: only between messages, and while none of
  * them is parsed. */
 static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault *fault)
 {
         ssize_t n;
+        int r;
 
         *ret_more = false;
         if (source->fd < 0 || source->is_mapped)
@@ -234,6 +268,9 @@ static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault
                 source->n_bytes -= source->at;
                 source->at = 0;
         }
+        if (source->n_bytes >= SOURCE_HEAD_BYTES &&
+            source->n_bytes - SOURCE_HEAD_BYTES >= source->message_max)
+                return source_too_big(source, fault);
         if (source->n_bytes == source->n_allocated) {
                 size_t want = source->n_allocated ? source->n_allocated * 2 : SOURCE_READ_BYTES;
                 char *bytes = realloc(source->bytes, want);
@@ -245,10 +282,15 @@ static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault
                 source->bytes = bytes;
                 source->n_allocated = want;
         }
-        do {
-                n = read(source->fd, source->bytes + source->n_bytes,
-                         source->n_allocated - source->n_bytes);
-        } while (n < 0 && errno == EINTR);
+        r = source_wait(source, fault);
+        if (r)
+                return r;
+        n = read(source->fd, source->bytes + source->n_bytes,
+                 source->n_allocated - source->n_bytes);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
+                *ret_more = true;
+                return 0;
+        }
         if (n < 0)
                 return nd_fault_set(fault, NDBUS_ESYSTEM, "read", "%s", strerror(errno));
         if (n == 0) {
@@ -257,6 +299,9 @@ static int source_read(struct nd_source *source, bool *ret_more, struct nd_fault
                 return 0;
         }
         source->n_bytes += (size_t)n;
+        if (source->progress)
+                nd_progress_show(source->progress, "%" PRIu64 " MB read",
+                                 (source->moved + source->n_bytes) / 1000000);
         *ret_more = true;
         return 0;
 }
@@ -482,6 +527,8 @@ static int source_next_raw(struct nd_source *source, struct nd_fault *fault)
                 if (!source_raw_bytes(source, &bytes) || bytes > SIZE_MAX)
                         return nd_fault_set(fault, NDBUS_ESHAPE, "--shape",
                                             "more than 2^63 bits in all");
+                if (!source->is_mapped && bytes > source->message_max)
+                        return source_too_big(source, fault);
                 r = source_need(source, (size_t)bytes, fault);
                 n = source->n_bytes - source->at;
                 if (!r && (n < bytes || (source->is_mapped && n != bytes)))
@@ -528,6 +575,8 @@ int nd_source_next(struct nd_source *source,
         source->n_taken = 0;
 
         r = source_need(source, 8, fault);
+        if (r == NDBUS_EINTERRUPTED && source->at == source->n_bytes)
+                return 1;
         if (r)
                 return r;
         if (source->at == source->n_bytes && source->n_messages > 0)

@@ -16,9 +16,13 @@
 struct ndbus_message;
 struct nd_source;
 
+struct nd_progress;
+
 struct nd_source_options {
-        const char *dtype; /* as nd_spelling_parse_dtype(), or NULL */
-        const char *shape; /* as nd_spelling_parse_shape(), or NULL */
+        const char *dtype;            /* as nd_spelling_parse_dtype(), or NULL */
+        const char *shape;            /* as nd_spelling_parse_shape(), or NULL */
+        uint64_t message_max;         /* bytes of one message of a pipe: it is kept in memory */
+        struct nd_progress *progress; /* told how much of a pipe was read; borrowed; or NULL */
 };
 
 struct nd_source_message {
@@ -49,8 +53,11 @@ int nd_source_open(struct nd_source **ret_source,
  * nd_source_next() - the next message
  * @ret_message:  valid until the next call or nd_source_free()
  *
- * Return: 0; 1 there is none left; else nothing more can be read: NDBUS_ECORRUPT,
- *         NDBUS_ETRUNCATED, NDBUS_EDTYPE, NDBUS_ESHAPE, NDBUS_ELENGTH, NDBUS_EUNSUPPORTED ...
+ * Waiting for a pipe ends at a signal that was caught (report.h): between messages as at the end of
+ * the file, within one with NDBUS_EINTERRUPTED.
+ *
+ * Return: 0; 1 there is none left; else nothing more can be read: NDBUS_EINTERRUPTED, NDBUS_ECORRUPT,
+ *         NDBUS_ETRUNCATED, NDBUS_ETOO_BIG, NDBUS_EDTYPE, NDBUS_ESHAPE, NDBUS_ELENGTH, NDBUS_EUNSUPPORTED ...
  */
 int nd_source_next(struct nd_source *source,
                    struct nd_source_message *ret_message,

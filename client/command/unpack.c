@@ -26,7 +26,8 @@
 #define UNPACK_OPTIONS(XX, S)                                                                      \
         XX(S, output, "output", TEXT, 0, 0, 0, "DIR",                                              \
            "Folder for the .npy files; made if it is not there. Required; -o means the same.")     \
-        XX(S, meta, "meta", FLAG, 0, 0, 0, "", "Print the metadata of each record as JSON.")
+        XX(S, meta, "meta", FLAG, 0, 0, 0, "", "Print the metadata of each record as JSON.")       \
+        ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)
 
 ND_OPTION_DEFINE(unpack, UNPACK_OPTIONS);
 
@@ -129,7 +130,10 @@ static int unpack_message(void *userdata, const char *path, const struct nd_sour
 
 static int unpack_file(struct unpack *unpack, const char *path)
 {
-        const struct nd_source_options options = {NULL, NULL};
+        const struct nd_source_options options = {
+                .message_max = unpack->options->message_max,
+                .progress = &unpack->progress,
+        };
         struct nd_fault fault;
         int r;
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The ndbus command from outside: what it prints, writes, refuses, and survives."""
 
+import fcntl
 import json
 import os
 import re
@@ -316,6 +317,60 @@ def test_too_big_is_told(folder):
         assert "exceeds its limit" in done.err and "1048576" in done.err, done.err
         run("pub", "t", a, url=daemon.unix, check=0)
         assert len(sub.finish()) == 1
+
+
+def test_endless_input(folder):
+    """Of what has no end no more is kept than a message may have."""
+    a = put(folder, "a.npy", FLOATS)
+    big = put(folder, "big", bytes(8 << 20))
+    packed = os.path.join(folder, "big.ndb")
+    run("pack", big, "--dtype", "uint8", "-o", packed, "--message-max", "1M", check=0)  # it is mapped
+    with Daemon("--message-max", "1M") as daemon:
+        for arguments in [["pub", "t", "/dev/zero", "--dtype", "uint8"], ["pub", "t", "-"], ["replay", "-"],
+                          ["pub", "t", "/dev/zero", "--dtype", "uint8", "--shape", "1048577"]]:
+            done = run(*arguments, url=daemon.unix, input=get(packed), check=1)
+            assert done.err.count("\n") == 1, done.err
+            assert "message 1 has more than 1048576 bytes" in done.err and "message-max" in done.err, done.err
+    for arguments in [["pack", "/dev/zero", "-o", "-", "--dtype", "uint8"], ["pack", "-", "-o", "-"],
+                      ["info", "-"], ["unpack", "-", "-o", folder]]:
+        done = run(*arguments, "--message-max", "1M", input=get(packed), check=1)
+        assert "message 1 has more than 1048576 bytes" in done.err, done.err
+    done = run("pack", a, "-", "-o", "-", "--message-max", "140", input=FLOATS, check=0)
+    assert run("info", "-", "--message-max", "12", input=done.stdout, check=0).out.count("messages\t2") == 1
+
+
+def test_waiting_input(folder):
+    """SIGTERM is heard by who waits for input: where nobody writes, between messages, within one."""
+    fifo = os.path.join(folder, "fifo")
+    os.mkfifo(fifo)
+    with Daemon() as daemon:
+        def start(topic):
+            return subprocess.Popen([ndbus_run.NDBUS, "pub", "--url", daemon.unix, topic, fifo],
+                                    stderr=subprocess.PIPE)
+
+        def finish(pub, check):
+            pub.terminate()
+            _, said = pub.communicate(timeout=ndbus_run.DEADLINE)
+            assert pub.returncode == check, (pub.returncode, said)
+            return said
+
+        pub = start("t")  # it hears signals before it connects, and connects before it opens the FIFO
+        while len(json.loads(run("stat", "--json", url=daemon.unix, check=0).out)["clients"]) < 2:
+            pass
+        assert finish(pub, 0) == b""
+
+        sub = Sub(daemon.unix, "t", "--count", 1)
+        pub = start("t")
+        with open(fifo, "wb", buffering=0) as writer:
+            writer.write(FLOATS)
+            sub.finish()
+            assert finish(pub, 0) == b""
+
+        pub = start("t")
+        with open(fifo, "wb", buffering=0) as writer:
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+            writer.write(npy("|u1", (1 << 20,), bytes(100000)))  # more than the pipe holds: some is read
+            assert b"the rest of message 1" in finish(pub, 1)
 
 
 def test_restart(folder):

@@ -161,6 +161,9 @@ int ndbus_flush(struct ndbus *bus, int timeout_ms);
 /** ndbus_ping() - one round trip; @ret_ns: how long it took, nanoseconds; NULL: not wanted */
 int ndbus_ping(struct ndbus *bus, uint64_t *ret_ns, int timeout_ms);
 
+/** Most bytes of a message's arrays together that the daemon takes; 0 before the first connection. */
+uint64_t ndbus_message_max(const struct ndbus *bus);
+
 /** This connection's source, as in messages; changes with every reconnect; 0 without connection. */
 uint64_t ndbus_source(const struct ndbus *bus);
 
