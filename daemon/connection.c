@@ -347,6 +347,7 @@ static size_t connection_take(struct nd_connection *connection,
                 }
                 if (i < n_data && nd_outbox_is_full(&connection->outbox)) {
                         connection->is_held = true;
+                        nd_connection_mark_dirty(connection);
                         *ret_wanted = n_data - i;
                         break;
                 }
@@ -501,7 +502,6 @@ void nd_connection_resume(struct nd_connection *connection)
         connection->is_held = false;
         connection_feed(connection, connection->stash, connection->n_stash);
         connection_check_descriptors(connection);
-        nd_connection_update_events(connection);
 }
 
 /* How far behind a body may be read: while large bodies come, exactly what precedes the next. */
@@ -593,6 +593,7 @@ static size_t connection_receive(struct nd_connection *connection,
                 message.msg_control = &room;
                 message.msg_controllen = sizeof(room);
         }
+        nd_assert(iov[n_iov - 1].iov_len > 0); /* else 0 bytes would not mean the end */
         n = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         ++server->counters.reads;
         if (n <= 0) {
@@ -634,6 +635,8 @@ static bool connection_read(struct nd_connection *connection)
                 connection_read_over(connection);
                 return false;
         }
+        if (connection->is_held)
+                return false;
         n_body = connection_aim(connection, iov, nd_array_size(iov), &n_iov, &buffer);
         n_asked = n_body == 0 ? iov[0].iov_len : SIZE_MAX;
         n_read = connection_receive(connection, iov, n_iov, &r, &fault);

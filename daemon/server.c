@@ -164,6 +164,7 @@ static void server_write(struct nd_connection *connection)
         if (!outbox->is_blocked)
                 nd_outbox_write(&connection->outbox);
         nd_connection_resume(connection);
+        nd_connection_update_events(connection); /* also where nothing could be written */
         if (connection->closes_after_output && !connection->is_shut && !outbox->half.is_active &&
             outbox->n_control == outbox->i_control) {
                 connection->is_shut = true;

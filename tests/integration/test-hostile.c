@@ -8,6 +8,7 @@
  */
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <ndbus/array.h>
 #include <signal.h>
@@ -630,6 +631,83 @@ Test(hostile, asks_and_does_not_read)
         nd_bystanders_check(&b);
         nd_bystanders_deinit(&b);
         nd_raw_close(raw);
+        nd_harness_stop(h);
+}
+
+/* Sends requests without reading until the daemon takes no more: others are served twice, and it still
+ * has not read. Returns how many bytes went. */
+static size_t flood(struct nd_raw *raw, struct nd_bystanders *b, enum nd_kind kind)
+{
+        uint8_t many[1024 * ND_PRELUDE_BYTES];
+        unsigned n_talks = 0;
+        size_t n_sent = 0;
+
+        while (n_talks < 2) {
+                size_t i = n_sent % ND_PRELUDE_BYTES;
+                ssize_t n;
+
+                for (size_t k = 0; k < sizeof(many) / ND_PRELUDE_BYTES; ++k)
+                        nd_prelude_pack(
+                                &(struct nd_prelude){.kind = kind,
+                                                     .sequence = n_sent / ND_PRELUDE_BYTES + k + 1,
+                                                     .subscription = 9},
+                                many + k * ND_PRELUDE_BYTES);
+                n = send(raw->fd, many + i, sizeof(many) - i, MSG_NOSIGNAL | MSG_DONTWAIT);
+                cr_assert(n > 0 || (n < 0 && errno == EAGAIN), "send: %s", strerror(errno));
+                if (n > 0) {
+                        n_sent += (size_t)n;
+                        n_talks = 0;
+                } else {
+                        nd_bystanders_talk(b);
+                        ++n_talks;
+                }
+        }
+        return n_sent;
+}
+
+/* Whatever is asked without end and not read: the daemon stops reading until it is, and forgets no
+ * question. */
+Test(hostile, floods_and_reads_later)
+{
+        static const struct {
+                enum nd_kind kind;
+                enum nd_kind answer;
+        } rows[] = {
+                {ND_KIND_PING, ND_KIND_PONG},
+                {ND_KIND_STATS, ND_KIND_STATS_REPLY},
+                {ND_KIND_UNSUBSCRIBE, ND_KIND_ERROR},
+        };
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_bystanders b;
+
+        nd_bystanders_init(&b, h);
+        for (size_t i = 0; i < 2 * nd_array_size(rows); ++i) {
+                struct nd_raw *raw = nd_raw_open(h, i & 1);
+                size_t n_sent = flood(raw, &b, rows[i / 2].kind);
+                uint64_t n = n_sent / ND_PRELUDE_BYTES;
+                uint8_t last[ND_PRELUDE_BYTES];
+
+                cr_expect_gt(n_sent, MIB / 8);
+                for (uint64_t k = 1; k <= n;) {
+                        const struct nd_raw_packet *packet = nd_raw_expect(raw, rows[i / 2].answer);
+
+                        cr_assert_eq(packet->prelude.sequence, k);
+                        k += packet->prelude.kind != ND_KIND_STATS_REPLY ||
+                             packet->prelude.body_bytes == 0;
+                }
+                nd_prelude_pack(&(struct nd_prelude){.kind = rows[i / 2].kind,
+                                                     .sequence = n + 1,
+                                                     .subscription = 9},
+                                last);
+                nd_raw_send(raw, last + n_sent % ND_PRELUDE_BYTES,
+                            sizeof(last) - n_sent % ND_PRELUDE_BYTES);
+                cr_expect_eq(nd_raw_expect(raw, rows[i / 2].answer)->prelude.sequence, n + 1);
+                if (rows[i / 2].kind == ND_KIND_STATS)
+                        nd_raw_expect(raw, ND_KIND_STATS_REPLY);
+                nd_raw_close(raw);
+        }
+        nd_bystanders_check(&b);
+        nd_bystanders_deinit(&b);
         nd_harness_stop(h);
 }
 
