@@ -49,10 +49,41 @@ bool nd_credit_charge(struct nd_publisher *publisher, uint64_t window_bytes)
         return true;
 }
 
+/* The first window comes out of what is set aside while there is some; else it is like anything else
+ * that is charged. */
+static bool credit_charge_first(struct nd_publisher *publisher)
+{
+        struct nd_server *server = publisher->connection->server;
+        struct nd_memory *memory = &server->store.memory;
+        uint64_t aside_bytes = memory->aside_bytes;
+
+        ++server->n_windows;
+        nd_server_set_aside(server);
+        if (aside_bytes - memory->aside_bytes == ND_PUBLISH_WINDOW_BYTES_MIN) {
+                nd_memory_charge_anyway(memory, ND_PUBLISH_WINDOW_BYTES_MIN);
+                publisher->charged_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
+                return true;
+        }
+        if (nd_server_make_room(server, ND_PUBLISH_WINDOW_BYTES_MIN) &&
+            nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
+                return true;
+        --server->n_windows;
+        nd_server_set_aside(server);
+        return false;
+}
+
+void nd_credit_close(struct nd_publisher *publisher)
+{
+        struct nd_server *server = publisher->connection->server;
+
+        (void)nd_credit_charge(publisher, 0);
+        server->n_windows -= publisher->window_bytes > 0;
+        nd_server_set_aside(server);
+}
+
 uint64_t nd_credit_open(struct nd_publisher *publisher)
 {
-        if (!nd_server_make_room(publisher->connection->server, ND_PUBLISH_WINDOW_BYTES_MIN) ||
-            !nd_credit_charge(publisher, ND_PUBLISH_WINDOW_BYTES_MIN))
+        if (!credit_charge_first(publisher))
                 return 0;
         publisher->window_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;
         publisher->left_bytes = ND_PUBLISH_WINDOW_BYTES_MIN;

@@ -13,6 +13,9 @@
 /* Charges and returns the first grant; 0: no memory. */
 uint64_t nd_credit_open(struct nd_publisher *publisher);
 
+/* Discharges the window. */
+void nd_credit_close(struct nd_publisher *publisher);
+
 /* Charges the window to memory, at this size from now on; false if there is no room. */
 bool nd_credit_charge(struct nd_publisher *publisher, uint64_t window_bytes);
 

@@ -49,6 +49,9 @@ static const struct option_row {
 #undef OPTION_ROW
 };
 
+/* Of the memory, for the first windows of as many clients as there may be. */
+#define OPTION_CLIENTS_PART 8u
+
 #define OPTION_N nd_array_size(option_rows)
 
 enum option_plain {
@@ -274,7 +277,9 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "message-max", options->message_max,
                                           options->memory_max / 2, "bytes, half of memory-max");
         if (options->clients_max == ND_OPTION_DERIVED)
-                options->clients_max = descriptors / 2;
+                options->clients_max =
+                        nd_min_u64(descriptors / 2, options->memory_max / OPTION_CLIENTS_PART /
+                                                            ND_PUBLISH_WINDOW_BYTES_MIN);
         if (options->clients_max > descriptors / 2)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "clients-max", options->clients_max,
                                           descriptors / 2, "half of the file descriptor limit");

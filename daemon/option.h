@@ -36,7 +36,7 @@
         XX(meta_max, "meta-max", SIZE, START, ND_META_BYTES_MAX, 0, ND_META_BYTES_MAX,             \
            "meta bytes of one message")                                                            \
         XX(clients_max, "clients-max", COUNT, RELOAD, ND_OPTION_DERIVED, 1, 1000000,               \
-           "connections at a time; default and most half of the file descriptor limit")            \
+           "connections at a time; default one for 512K of memory-max; most half of the fd limit") \
         XX(subscriptions_max, "subscriptions-max", COUNT, RELOAD, 65536, 1, 65536,                 \
            "subscriptions, and watched topics, of one connection")                                 \
         XX(block_timeout_ms, "block-timeout", MS, RELOAD, 60000, 100, 86400000,                    \

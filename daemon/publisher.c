@@ -449,7 +449,7 @@ publisher_charge(struct nd_server *server, struct nd_message *message, struct nd
 {
         const struct nd_memory *memory = &server->store.memory;
         uint64_t n_queued = server->store.messages_bytes - server->retained_bytes;
-        uint64_t n_other = memory->used_bytes - n_queued;
+        uint64_t n_other = nd_memory_taken(memory) - n_queued;
 
         if (nd_message_charge(message))
                 return 0;
@@ -855,7 +855,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 nd_topic_unref(pair->topic);
                 free(pair);
         }
-        (void)nd_credit_charge(publisher, 0);
+        nd_credit_close(publisher);
         nd_list_unlink(&publisher->in_lead);
         nd_list_unlink(&publisher->in_waiters);
 }

@@ -24,7 +24,8 @@ static bool rescue_is_worth_it(const struct nd_share *share)
         const struct nd_memory *memory = &server->store.memory;
 
         return share->wanted_bytes < share->memory.bytes / 2 ||
-               memory->used_bytes > memory->max_bytes || server->n_shares > server->shares_max / 2;
+               nd_memory_taken(memory) > memory->max_bytes ||
+               server->n_shares > server->shares_max / 2;
 }
 
 void nd_rescue_consider(struct nd_share *share)

@@ -29,7 +29,8 @@
 #define SERVER_LEAD_MS      10u
 #define SERVER_STATUS_BYTES 4096u
 #define SERVER_SHM_LOG_NS   (UINT64_C(60) * 1000000000)
-#define SERVER_SHARES_PART  4u /* of all descriptors: for segments, and those to be closed */
+#define SERVER_ASIDE_PART   16u /* of the memory: for first windows of clients to come */
+#define SERVER_SHARES_PART  4u  /* of all descriptors: for segments, and those to be closed */
 
 /* ---------------------------------------------------------------------------------------- memory */
 
@@ -85,7 +86,7 @@ bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes)
 
         if (n_bytes > memory->max_bytes)
                 return false;
-        while (memory->used_bytes > memory->max_bytes - n_bytes) {
+        while (!nd_memory_has_room(memory, n_bytes)) {
                 victim = server_find_victim(server);
                 if (!victim)
                         return false;
@@ -100,6 +101,16 @@ bool nd_server_charge(struct nd_server *server, uint64_t n_bytes)
 
         return nd_memory_charge(memory, n_bytes) ||
                (nd_server_make_room(server, n_bytes) && nd_memory_charge(memory, n_bytes));
+}
+
+void nd_server_set_aside(struct nd_server *server)
+{
+        struct nd_memory *memory = &server->store.memory;
+        uint64_t all = nd_min_u64(server->options.clients_max * ND_PUBLISH_WINDOW_BYTES_MIN,
+                                  memory->max_bytes / SERVER_ASIDE_PART);
+
+        memory->aside_bytes =
+                all - nd_min_u64(all, server->n_windows * ND_PUBLISH_WINDOW_BYTES_MIN);
 }
 
 static void server_forget_retained(struct nd_server *server, struct nd_topic *topic)
@@ -344,6 +355,7 @@ static void server_apply(struct nd_server *server, const struct nd_options *chan
         struct nd_options old = server->options;
 
         nd_options_reload(&server->options, changed);
+        nd_server_set_aside(server);
         nd_log_set_level(server->options.log_level);
         nd_list_for_each (i, &server->connections)
                 nd_admission_renew(nd_list_entry(i, struct nd_connection, in_server), old.tokens);
@@ -452,6 +464,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         (void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 
         r = nd_store_init(&server->store, options->memory_max);
+        nd_server_set_aside(server);
         if (r == 0)
                 r = nd_router_init(&server->router);
         if (r == 0)

@@ -50,6 +50,7 @@ struct nd_server {
         struct nd_list rescues; /* nd_rescue.in_server */
         struct nd_closer closer;
         uint64_t retained_bytes;
+        uint64_t n_windows;   /* publishing windows, one a client that was welcomed */
         uint64_t grown_bytes; /* of publishing windows, beyond what each was granted first */
         uint64_t now_ns;      /* CLOCK_MONOTONIC when the loop last woke */
         uint64_t started_ns;
@@ -85,6 +86,9 @@ bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes);
 
 /* Charges @n_bytes, making room for them if need be. */
 bool nd_server_charge(struct nd_server *server, uint64_t n_bytes);
+
+/* After n_windows or clients_max has changed. */
+void nd_server_set_aside(struct nd_server *server);
 
 /**
  * nd_server_retain() - keep a message as its topic's value

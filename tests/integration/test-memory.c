@@ -285,6 +285,43 @@ Test(memory, routes)
         nd_harness_stop(h);
 }
 
+/* One fills all that may be filled; others can still come and are answered. */
+Test(memory, full_and_others_connect)
+{
+        static const char *const args[] = {"--memory-max", "8M", NULL};
+        struct nd_harness *h = nd_harness_start(&(struct nd_harness_options){.args = args});
+        struct nd_raw *filler = nd_raw_open(h, false);
+        struct nd_raw *raws[7];
+        uint32_t n_asked = 0;
+        bool is_full = false;
+
+        while (!is_full) {
+                const struct nd_raw_packet *packet;
+
+                cr_assert_lt(n_asked, 65536);
+                nd_raw_ask_subscribe(filler, ++n_asked, &(struct nd_raw_subscribe){.pattern = "a"});
+                packet = nd_raw_next_other(filler);
+                cr_assert(packet);
+                is_full = packet->prelude.kind == ND_KIND_ERROR;
+                if (!is_full)
+                        cr_assert_eq(packet->prelude.kind, ND_KIND_SUBSCRIBED);
+        }
+        nd_raw_ask_subscribe(filler, ++n_asked, &(struct nd_raw_subscribe){.pattern = "a"});
+        nd_raw_expect_error(filler, NDBUS_ENO_SPACE, false);
+        for (size_t i = 0; i < nd_array_size(raws); ++i) {
+                raws[i] = nd_raw_open(h, i & 1);
+                nd_raw_flush(raws[i]);
+        }
+        for (size_t i = 0; i < nd_array_size(raws); ++i)
+                nd_raw_close(raws[i]);
+        nd_raw_close(filler);
+        nd_harness_wait_fds(h, h->n_fds_ready, nd_harness_deadline_ms(5000));
+        raws[0] = nd_raw_open(h, false);
+        cr_expect_lt(nd_raw_stat(raws[0], "memory", "used"), ND_MIB);
+        nd_raw_close(raws[0]);
+        nd_harness_stop(h);
+}
+
 /* What can never fit is said at once; what can, waits, and a block queue that takes nothing ends. */
 Test(memory, full_of_what_must_not_be_dropped)
 {

@@ -187,6 +187,33 @@ Test(hostile, slow_handshake)
         nd_harness_stop(h);
 }
 
+/* By default idle clients may take an eighth of the memory, and the next are told that it is full. */
+Test(hostile, clients_by_memory)
+{
+        static const char *const args[] = {"--memory-max", "8M", NULL};
+        struct nd_harness *h = nd_harness_start(&(struct nd_harness_options){.args = args});
+        struct nd_raw *raws[16];
+        const struct nd_hello hello = {ND_VERSION, ND_VERSION};
+        struct nd_hello_reply reply;
+        uint8_t bytes[ND_HELLO_BYTES];
+        int fd;
+
+        for (size_t i = 0; i < nd_array_size(raws); ++i)
+                raws[i] = nd_raw_open(h, i & 1);
+        fd = nd_harness_connect_unix(h);
+        nd_hello_pack(&hello, bytes);
+        cr_assert_eq(send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL), sizeof(bytes));
+        cr_assert_eq(recv(fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
+        cr_assert_eq(nd_hello_reply_unpack(bytes, sizeof(bytes), &reply), 0);
+        cr_expect_eq(reply.reason, -NDBUS_ESERVER_FULL);
+        close(fd);
+        for (size_t i = 0; i < nd_array_size(raws); ++i) {
+                nd_raw_flush(raws[i]);
+                nd_raw_close(raws[i]);
+        }
+        nd_harness_stop(h);
+}
+
 /* At clients-max the next are told, the daemon does not spin, and a place that is free is taken. */
 Test(hostile, server_full)
 {
