@@ -505,6 +505,47 @@ def test_request(folder):
         sub.interrupt()
 
 
+def test_request_that_never_ends(folder):
+    """What cannot become an answer is ended: what is none from the first byte on, and what takes too long."""
+    a = put(folder, "a.npy", FLOATS)
+    fifo = os.path.join(folder, "fifo")  # nobody writes into it
+    pid = os.path.join(folder, "pid")
+    os.mkfifo(fifo)
+    zeros = put(folder, "zeros.npy", npy("|u1", (1 << 40,), b""))
+    with Daemon("--message-max", "1M") as daemon:
+        for script, arguments, says in [
+            (f"echo $$ > {pid}; yes", [], "what the command wrote: byte 0: "),
+            (f"cat {a}; echo $$ > {pid}; yes & wait", [], "what the command wrote: byte 140: "),
+            (f"echo $$ > {pid}; cat {zeros} /dev/zero", [], "more than 1048576 bytes"),
+            (f"echo $$ > {pid}; read line < {fifo}", ["--timeout", "0.2"], "did not end in 0.2 s"),
+        ]:
+            reply = Sub(daemon.unix, "svc", "--exec", script, "--count", 1, *arguments, command="reply")
+            done = run("request", "svc", a, "--timeout", 60, url=daemon.unix, check=1)
+            reply.finish()
+            assert says in json.loads(done.out.rstrip("\n").split("\t")[5][5:])["error"], done.out
+            try:
+                os.kill(int(get(pid)), 0)
+                raise AssertionError(f"the command lives: {script}")
+            except ProcessLookupError:
+                pass
+
+        # what it leaves behind is not waited for, and what it wrote before it ended counts
+        reply = Sub(daemon.unix, "svc", "--exec", f"cat; echo $$ > {pid}; exec 2>&-; read line < {fifo} &", "--count", 1,
+                    command="reply")
+        run("request", "svc", a, "--timeout", 60, url=daemon.unix, check=0)
+        reply.finish()
+        os.killpg(int(get(pid)), signal.SIGKILL)
+
+        # who answers is told to end
+        reply = Sub(daemon.unix, "svc", "--exec", f"echo run >&2; read line < {fifo}", command="reply")
+        asks = subprocess.Popen([ndbus_run.NDBUS, "request", "--url", daemon.unix, "svc", a, "--timeout", "60"],
+                                stdout=subprocess.PIPE)
+        reply.wait_said("run\n")
+        reply.process.terminate()
+        reply.finish()
+        assert b"told to end" in asks.communicate(timeout=ndbus_run.DEADLINE)[0] and asks.returncode == 1
+
+
 def test_watch(folder):
     a = put(folder, "a.npy", FLOATS)
     with Daemon() as daemon:
