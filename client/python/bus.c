@@ -37,6 +37,7 @@ void ndpy_bus_leave(struct ndpy_bus *self)
 
         PyEval_RestoreThread(self->thread);
         self->is_busy = false;
+        ndpy_loan_give_back(self);
         if (!self->on_moved)
                 return;
         PyErr_Fetch(&type, &value, &trace);
@@ -549,6 +550,20 @@ PyDoc_STRVAR(
         "encoding: how to read the frames when they are not plain arrays.");
 
 PyDoc_STRVAR(
+        loan_doc,
+        "loan(topic, shape, dtype='float64', meta=None, *, retain=False, timeout=5.0, reply=None,\n"
+        "     more=False, if_wanted=False, encoding=None)\n--\n\n"
+        "An array to be written in place, published at the end of its with block: a Loan.\n\n"
+        "    with bus.loan(\"camera\", (480, 640), \"uint16\") as a:\n"
+        "        a[...] = x\n\n"
+        "In shared memory that is where subscribers read it, and nothing is copied; elsewhere it\n"
+        "is ordinary memory and is sent. Its content is anything until it is written. An exception\n"
+        "in the block cancels it. BufferError at the end of the block, and nothing is published, if\n"
+        "arrays that were taken from it still exist: see help(ndbus.Loan).\n\n"
+        "dtype: its name, or what numpy.dtype() takes. meta is read when the block ends; the\n"
+        "options are those of publish().");
+
+PyDoc_STRVAR(
         subscribe_doc,
         "subscribe(pattern, *, policy=\"drop-oldest\", depth=1000, bytes=67108864, window=256,\n"
         "          window_bytes=0, group=None, retained=True, objects=None, timeout=5.0)\n--\n\n"
@@ -589,6 +604,7 @@ static PyMethodDef bus_methods[] = {
                bus_publish_async,
                "publish_async(topic, arrays=(), meta=None, **options)\n--\n\n"
                "As publish(), as a coroutine: while there is no leave to send, other tasks run."),
+        METHOD("loan", ndpy_loan, loan_doc),
         METHOD("subscribe", ndpy_subscribe, subscribe_doc),
         METHOD("receive",
                bus_receive,

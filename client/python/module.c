@@ -167,7 +167,7 @@ PyMODINIT_FUNC PyInit__ndbus(void)
         if (module &&
             (ndpy_error_init(module) || ndpy_meta_init(module) || ndpy_dtype_init(module) ||
              ndpy_array_init(module) || ndpy_message_init(module) ||
-             ndpy_subscription_init(module) || ndpy_bus_init(module)))
+             ndpy_subscription_init(module) || ndpy_loan_init(module) || ndpy_bus_init(module)))
                 Py_CLEAR(module);
         if (module && PyModule_AddIntConstant(module, "LARGE", NDPY_LARGE_BYTES))
                 Py_CLEAR(module);

@@ -236,6 +236,7 @@ struct ndpy_bus {
         bool is_ending; /* it is being freed: nothing may be raised any more */
         PyObject *
                 on_moved; /* called after each call, while somebody waits in an event loop; or NULL */
+        struct ndpy_memory *ended_loans; /* given back when the call that is under way ends */
 };
 
 extern PyTypeObject *ndpy_bus_type;
@@ -273,6 +274,16 @@ int ndpy_subscription_init(PyObject *module);
 
 /* Bus.subscribe() */
 PyObject *ndpy_subscribe(PyObject *bus, PyObject *args, PyObject *keywords);
+
+/* -------------------------------------------------------------------------------------- loan.c */
+
+int ndpy_loan_init(PyObject *module);
+
+/* Bus.loan() */
+PyObject *ndpy_loan(PyObject *bus, PyObject *args, PyObject *keywords);
+
+/* Gives back loans whose last array went while the bus was in a call. */
+void ndpy_loan_give_back(struct ndpy_bus *bus);
 
 /* ----------------------------------------------------------------------------------- message.c */
 

@@ -66,6 +66,27 @@ class Memory(DaemonTest):
 
         self.flat(once, 200, 16 << 20)
 
+    def test_loans(self):
+        bus = self.connect()
+        sub = bus.subscribe("l", policy="block")
+
+        def once():
+            with bus.loan("l", (5, 100), "f4", {"i": 1}) as a:
+                a[...] = 1
+            sub.receive(DEADLINE)
+            try:
+                with bus.loan("l", (300, 100), reply="r") as a:
+                    kept = a.array
+            except BufferError:
+                del kept
+            try:
+                with bus.loan("l", 3) as a:
+                    raise KeyError
+            except KeyError:
+                pass
+
+        self.flat(once, 2000)
+
     def test_errors(self):
         bus = self.connect()
         sub = bus.subscribe("e")

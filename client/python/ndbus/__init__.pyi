@@ -118,6 +118,21 @@ class Message:
         trace: Optional[TracebackType],
     ) -> None: ...
 
+class Loan:
+    @property
+    def array(self) -> Any: ...
+    @property
+    def frame(self) -> Array: ...
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+    def __buffer__(self, flags: int) -> memoryview: ...
+    def __enter__(self) -> Loan: ...
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        value: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None: ...
+
 class SubscriptionStats(NamedTuple):
     received: int
     received_bytes: int
@@ -206,6 +221,20 @@ class Bus:
         if_wanted: bool = ...,
         encoding: Optional[str] = ...,
     ) -> None: ...
+    def loan(
+        self,
+        topic: str,
+        shape: Union[int, Sequence[int]],
+        dtype: Any = ...,
+        meta: _Meta = ...,
+        *,
+        retain: bool = ...,
+        timeout: Optional[float] = ...,
+        reply: Optional[str] = ...,
+        more: bool = ...,
+        if_wanted: bool = ...,
+        encoding: Optional[str] = ...,
+    ) -> Loan: ...
     def subscribe(
         self,
         pattern: str,
