@@ -131,6 +131,9 @@ struct nd_credit {
         uint64_t read_at;      /* the socket is read when credit falls to this */
         uint64_t block_bytes;  /* published in blocks since the socket was read for that */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
+        uint64_t ahead_bytes;  /* bodies in blocks, published after asked_number */
+        uint64_t asked_bytes;  /* and up to it: not known to be routed; 0: no question is open */
+        uint64_t asked_number; /* of the last PUBLISH when the daemon was asked how far it is */
         uint64_t unheard_ns;  /* nd_connection.heard_ns, when a question for credit got no answer */
         uint64_t n_published; /* number of the last PUBLISH */
         uint64_t n_complete;  /* of the last one that was sent whole */

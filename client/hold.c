@@ -32,8 +32,10 @@
 #include "protocol/shm/release.h"
 #include "protocol/shm/segment.h"
 
-/* When so many blocks are to be released they are, however many messages wait. */
-#define GATHER_MAX 64u
+/* When so many blocks are to be released they are, however many messages wait; or so many bytes, because
+ * as long as their publisher has not got them back it makes more. */
+#define GATHER_MAX       64u
+#define GATHER_BYTES_MAX ((uint64_t)8 << 20)
 
 /* In one packet: each takes at most 16 bytes of its body. */
 #define RELEASE_N_MAX 256u
@@ -59,6 +61,7 @@ struct nd_holder {
         bool has_woken;          /* the bus's eventfd is written and not yet read */
         struct nd_list released; /* struct nd_hold.node */
         size_t n_released;
+        uint64_t released_bytes;
 
         struct ndbus *bus;       /* NULL: it has gone */
         struct nd_output output; /* then: what it left unsent */
@@ -235,16 +238,20 @@ static void holder_send(struct nd_holder *holder)
         bool is_said = true;
 
         while (is_said && holder->n_released > 0 &&
-               (holder->n_released >= GATHER_MAX || !holder->is_gathering)) {
+               (!holder->is_gathering || holder->n_released >= GATHER_MAX ||
+                holder->released_bytes >= GATHER_BYTES_MAX)) {
                 nd_list_move(&holder->released, &list);
                 holder->n_released = 0;
+                holder->released_bytes = 0;
                 nd_fork_lock_drop(&holder->lock);
                 is_said = holder->bus ? holder_send_for_bus(holder, &list)
                                       : holder_send_alone(holder, &list);
                 nd_fork_lock_take(&holder->lock);
         }
-        nd_list_for_each (i, &list)
+        nd_list_for_each (i, &list) {
                 ++holder->n_released;
+                holder->released_bytes += nd_list_entry(i, struct nd_hold, node)->bytes;
+        }
         nd_list_move(&list, &holder->released);
 }
 
@@ -270,6 +277,7 @@ static void hold_released(struct nd_buffer *keeper)
         nd_fork_lock_take(&holder->lock);
         nd_list_push_tail(&holder->released, &hold->node);
         ++holder->n_released;
+        holder->released_bytes += hold->bytes;
         if (!holder->is_sending) {
                 holder->is_sending = true;
                 holder_send(holder);
@@ -455,6 +463,7 @@ int nd_hold_block(struct ndbus *bus,
         hold->holder = bus->holder;
         hold->mapping = mapping;
         hold->place = p->place;
+        hold->bytes = p->body_bytes;
         atomic_fetch_add_explicit(&mapping->n_refs, 1, memory_order_relaxed);
         atomic_fetch_add_explicit(&bus->holder->n_refs, 1, memory_order_relaxed);
         ++bus->holder->n_held;

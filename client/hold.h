@@ -20,6 +20,7 @@ struct nd_hold {
         struct nd_holder *holder;
         struct nd_mapping *mapping;
         uint64_t place;
+        uint64_t bytes;
 };
 
 /* All of it is for the bus's thread, within a call. */

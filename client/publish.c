@@ -30,6 +30,9 @@
 /* With bodies in blocks the socket is read after so many bytes of them. */
 #define BLOCK_READ_BYTES ((uint64_t)4 << 20)
 
+/* And so many may be published that the daemon is not known to have routed. */
+#define BLOCK_LEAD_BYTES ((uint64_t)32 << 20)
+
 /* What a message that may wait waits for the daemon's word on a segment. */
 #define ANSWER_MS_MAX 1000
 
@@ -97,11 +100,39 @@ static void credit_read_blocks(struct ndbus *bus, uint64_t block_bytes)
 {
         struct nd_credit *credit = &bus->credit;
 
+        credit->ahead_bytes += block_bytes;
         credit->block_bytes += block_bytes;
         if (credit->block_bytes < BLOCK_READ_BYTES)
                 return;
         credit->block_bytes = 0;
         nd_input_read(bus);
+}
+
+/* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
+ * without end, for what is about to be held back by a full queue or to be released, it is as far ahead as
+ * this, or one message. How far the daemon is, PONG says. */
+static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
+{
+        struct nd_credit *credit = &bus->credit;
+        uint64_t lead_bytes;
+        bool may_lead;
+
+        if (!out->segment)
+                return true;
+        if (credit->n_routed >= credit->asked_number)
+                credit->asked_bytes = 0;
+        lead_bytes = credit->asked_bytes + credit->ahead_bytes;
+        may_lead = lead_bytes == 0 || lead_bytes + out->block_bytes <= BLOCK_LEAD_BYTES;
+        if (credit->asked_bytes == 0 && (!may_lead || lead_bytes >= BLOCK_LEAD_BYTES / 2) &&
+            nd_output_packet(&bus->output,
+                             &(struct nd_prelude){.kind = ND_KIND_PING,
+                                                  .sequence = ++bus->connection.n_requests},
+                             NULL, 0, NULL, 0) == 0) {
+                credit->asked_number = credit->n_published;
+                credit->asked_bytes = credit->ahead_bytes;
+                credit->ahead_bytes = 0;
+        }
+        return may_lead;
 }
 
 /* Reads if so much was sent since the last time that something may have come. */
@@ -193,7 +224,8 @@ static int ask_for_credit(struct ndbus *bus, const struct nd_outgoing *out)
         struct nd_request request;
         int r;
 
-        if (nd_outgoing_bytes(out) <= COPY_BYTES_MAX || bus->credit.unheard_ns == c->heard_ns)
+        if ((!out->segment && nd_outgoing_bytes(out) <= COPY_BYTES_MAX) ||
+            bus->credit.unheard_ns == c->heard_ns)
                 return 0;
         if (nd_request_start(bus, &request, ND_KIND_PING, 0, NULL, 0))
                 return 0;
@@ -225,6 +257,8 @@ static int wait_for_leave(struct ndbus *bus,
                         why = "messages that were kept while offline are still being sent";
                 else if ((is_poor = !nd_outgoing_may_begin(bus, out)))
                         why = "the daemon has not granted the bytes";
+                else if ((is_poor = !credit_may_lead(bus, out)))
+                        why = "the daemon has not read what was published in shared memory before";
                 else if (!output_is_free(bus, nd_outgoing_bytes(out)))
                         why = "the socket takes nothing";
                 else if (nd_bus_is_ready(bus))

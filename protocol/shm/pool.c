@@ -14,6 +14,10 @@
 /* the first segment; less would be needed again at once */
 #define POOL_SEGMENT_BYTES_MIN (UINT64_C(4) << 20)
 
+/* A quarter more each time: making memory costs more than filling it, so little is made in vain, and all
+ * that may be had takes some thirty segments. */
+#define POOL_GROWTH 4u
+
 void nd_shm_pool_init(struct nd_shm_pool *pool, uint64_t bytes_max)
 {
         *pool = (struct nd_shm_pool){.bytes_max = bytes_max, .root = ""};
@@ -103,7 +107,8 @@ int nd_shm_pool_grow(struct nd_shm_pool *pool,
                 return nd_fault_set_limit(fault, NDBUS_ELIMIT, "segments", pool->n_segments + 1,
                                           ND_SEGMENTS_MAX, "");
         bytes = (bytes + unit - 1) / unit * unit;
-        wanted = nd_max_u64(bytes, nd_max_u64(pool->bytes, POOL_SEGMENT_BYTES_MIN));
+        wanted = pool->bytes / POOL_GROWTH / unit * unit;
+        wanted = nd_max_u64(bytes, nd_max_u64(wanted, POOL_SEGMENT_BYTES_MIN));
         wanted = nd_min_u64(wanted, room);
         if (wanted > bytes)
                 r = pool_create(pool, wanted, now_ns, ret, fault);

@@ -38,7 +38,7 @@ Test(shm_pool, grows_when_it_is_exhausted_and_only_so_far)
         uint64_t place;
         size_t n = n_fds();
 
-        nd_shm_pool_init(&pool, 20 * ND_MIB);
+        nd_shm_pool_init(&pool, 40 * ND_MIB);
         cr_assert_not(nd_shm_pool_take(&pool, 1, &segment, &place));
 
         first = grow(&pool, 100, 0);
@@ -47,17 +47,17 @@ Test(shm_pool, grows_when_it_is_exhausted_and_only_so_far)
         cr_assert_eq(segment, first);
         cr_assert_not(nd_shm_pool_take(&pool, 3 * ND_MIB, &segment, &place));
 
-        cr_assert_eq(grow(&pool, 5 * ND_MIB + 1, 0)->memory.bytes, 5 * ND_MIB + 4096);
-        cr_assert_eq(grow(&pool, 1, 0)->memory.bytes, 9 * ND_MIB + 4096);
-        cr_assert_eq(pool.bytes, 18 * ND_MIB + 8192);
+        cr_assert_eq(grow(&pool, 24 * ND_MIB + 1, 0)->memory.bytes, 24 * ND_MIB + 4096);
+        cr_assert_eq(grow(&pool, 1, 0)->memory.bytes, 7 * ND_MIB, "a quarter more");
+        cr_assert_eq(pool.bytes, 35 * ND_MIB + 4096);
         cr_assert(nd_shm_pool_take(&pool, ND_MIB, &segment, &place));
         cr_assert_eq(segment, first, "of the smallest that has place");
 
-        cr_assert_eq(nd_shm_pool_grow(&pool, 2 * ND_MIB, 0, &segment, &fault), NDBUS_ENO_SPACE);
+        cr_assert_eq(nd_shm_pool_grow(&pool, 5 * ND_MIB, 0, &segment, &fault), NDBUS_ENO_SPACE);
         cr_assert_str_eq(fault.field, "shm_max");
-        cr_assert_eq(fault.value, 2 * ND_MIB);
-        cr_assert_eq(fault.limit, 2 * ND_MIB - 8192);
-        cr_assert_eq(grow(&pool, 100, 0)->memory.bytes, 2 * ND_MIB - 8192, "what is left");
+        cr_assert_eq(fault.value, 5 * ND_MIB);
+        cr_assert_eq(fault.limit, 5 * ND_MIB - 4096);
+        cr_assert_eq(grow(&pool, 100, 0)->memory.bytes, 5 * ND_MIB - 4096, "what is left");
         cr_assert_eq(nd_shm_pool_grow(&pool, 1, 0, &segment, &fault), NDBUS_ENO_SPACE);
         cr_assert_eq(pool.n_segments, 4);
 
