@@ -30,9 +30,23 @@ static int usage(const char *what)
                 "bench-%s: %s\n"
                 "usage: bench-%s --role run|relay|version --url URL [--backend URL] --size BYTES\n"
                 "       [--subscribers N] [--batch N] [--seconds S] [--count N]\n"
-                "       [--latency --rate HZ] [--daemon-pid PID]\n",
+                "       [--latency --rate HZ] [--daemon-pid PID] [--way stream|copied|loaned]\n",
                 bench_system.name, what, bench_system.name);
         return 2;
+}
+
+static int way_read(const char *text, enum bench_way *ret_way)
+{
+        static const char *const names[] = {
+                [BENCH_STREAM] = "stream", [BENCH_COPIED] = "copied", [BENCH_LOANED] = "loaned"};
+
+        for (size_t i = 0; i < sizeof(names) / sizeof(*names); ++i) {
+                if (strcmp(text, names[i]) == 0) {
+                        *ret_way = (enum bench_way)i;
+                        return 0;
+                }
+        }
+        return -1;
 }
 
 static int options_read(int argc, char **argv, struct bench_options *ret_options)
@@ -49,6 +63,7 @@ static int options_read(int argc, char **argv, struct bench_options *ret_options
                 {"latency", no_argument, NULL, 'l'},
                 {"rate", required_argument, NULL, 'h'},
                 {"daemon-pid", required_argument, NULL, 'p'},
+                {"way", required_argument, NULL, 'w'},
                 {NULL, 0, NULL, 0},
         };
         struct bench_options o = {.role = "run",
@@ -91,6 +106,10 @@ static int options_read(int argc, char **argv, struct bench_options *ret_options
                         break;
                 case 'h':
                         o.rate_hz = strtod(optarg, NULL);
+                        break;
+                case 'w':
+                        if (way_read(optarg, &o.way))
+                                return usage("--way: stream, copied or loaned");
                         break;
                 case 'p':
                         o.daemon = (pid_t)strtol(optarg, NULL, 10);

@@ -28,6 +28,13 @@ struct bench_head {
         uint64_t time_ns;  /* CLOCK_MONOTONIC when it was handed to the system; latency runs only */
 };
 
+/** How a message gets into shared memory, where the system has any. */
+enum bench_way {
+        BENCH_STREAM, /* not at all: through sockets */
+        BENCH_COPIED, /* the system copies it in */
+        BENCH_LOANED, /* it is written there: only the head is, by us */
+};
+
 enum bench_result {
         BENCH_OK = 0,
         BENCH_ENDED = 1,   /* the stream has ended: only where bench_system.is_stream */
@@ -42,6 +49,7 @@ struct bench_options {
         size_t size;
         uint64_t count_max;
         unsigned n_subscribers;
+        enum bench_way way;
         unsigned batch; /* messages that may share a system call or a round trip; 1: none */
         double seconds;
         double rate_hz;

@@ -21,7 +21,8 @@
 #define LOOP_WINDOW_BYTES   (UINT64_C(64) << 20)
 #define LOOP_GREET_BYTES    64u
 #define LOOP_WARM_NS        UINT64_C(40000000)
-#define LOOP_WARM_MIN       3u /* as many buffers as are in use at a time */
+#define LOOP_WARM_SHARED_NS UINT64_C(500000000) /* segments grow to what is in flight */
+#define LOOP_WARM_MIN       3u                  /* as many buffers as are in use at a time */
 #define LOOP_MESSAGES_MIN   2u
 #define LOOP_CLOCK_INTERVAL 64u /* small messages: one look at the clock for so many */
 
@@ -123,6 +124,8 @@ static int publisher_greet(struct publisher *p)
 
 static int publisher_warm_up(struct publisher *p)
 {
+        const uint64_t enough_ns =
+                p->options->way == BENCH_STREAM ? LOOP_WARM_NS : LOOP_WARM_SHARED_NS;
         uint64_t began_ns = bench_now_ns(), n = 0;
 
         do {
@@ -131,7 +134,7 @@ static int publisher_warm_up(struct publisher *p)
                         return BENCH_FAILED;
                 if (p->window && n > p->window && publisher_wait(p, n - p->window, true))
                         return BENCH_FAILED;
-        } while (n < LOOP_WARM_MIN || bench_now_ns() - began_ns < LOOP_WARM_NS);
+        } while (n < LOOP_WARM_MIN || bench_now_ns() - began_ns < enough_ns);
 
         return publisher_wait(p, n, true);
 }
