@@ -7,10 +7,10 @@
  * matched = delivered + dropped + n_messages holds after every call.
  */
 
-#include "daemon/counter.h"
 #include "daemon/message.h"
 #include "daemon/router.h"
 #include "protocol/control.h"
+#include "protocol/counter.h"
 
 enum nd_drop {
         ND_DROP_OLDEST,

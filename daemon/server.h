@@ -8,12 +8,12 @@
 #include <uv.h>
 #include "daemon/closer.h"
 #include "daemon/connection.h"
-#include "daemon/counter.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/message.h"
 #include "daemon/option.h"
 #include "daemon/router.h"
+#include "protocol/counter.h"
 
 #define ND_SCRATCH_BYTES (64u * 1024u)
 #define ND_REFUSED_MAX   8u /* connections that are being told SERVER_FULL at a time */

@@ -19,7 +19,7 @@
 #include "client/command/output.h"
 #include "client/command/report.h"
 #include "client/command/source.h"
-#include "client/command/stat.h"
+#include "protocol/map.h"
 
 #define REQUEST_OPTIONS(XX, S)                                                                     \
         XX(S, output, "output", TEXT, 0, 0, 0, "DIR",                                              \
@@ -84,7 +84,7 @@ static bool request_is_error(const void *meta, size_t n_meta)
         msgpack_unpacked_init(&unpacked);
         is_error =
                 msgpack_unpack_next(&unpacked, meta, n_meta, &offset) == MSGPACK_UNPACK_SUCCESS &&
-                nd_stat_find(&unpacked.data, "error");
+                nd_map_find(&unpacked.data, "error");
         msgpack_unpacked_destroy(&unpacked);
         return is_error;
 }

@@ -15,6 +15,7 @@
 #include "client/command/command.h"
 #include "client/command/report.h"
 #include "client/command/stat.h"
+#include "protocol/map.h"
 #include "protocol/scan.h"
 #include "protocol/topic.h"
 
@@ -55,7 +56,7 @@ static bool watch_same(const msgpack_object *a, const msgpack_object *b)
 
 static const msgpack_object *watch_list(const msgpack_object *root, const char *key)
 {
-        const msgpack_object *list = nd_stat_find(root, key);
+        const msgpack_object *list = nd_map_find(root, key);
 
         return list && list->type == MSGPACK_OBJECT_ARRAY ? list : NULL;
 }
@@ -69,7 +70,7 @@ static const msgpack_object *watch_before(struct watch *watch, const msgpack_obj
         for (uint32_t k = 0; k < n; ++k) {
                 uint32_t i = (watch->i_before + k) % n;
 
-                if (watch_same(nd_stat_find(&list->via.array.ptr[i], "topic"), name)) {
+                if (watch_same(nd_map_find(&list->via.array.ptr[i], "topic"), name)) {
                         watch->i_before = i + 1;
                         return &list->via.array.ptr[i];
                 }
@@ -85,7 +86,7 @@ static void watch_add(const msgpack_object *list,
 {
         for (uint32_t i = 0; list && i < list->via.array.size; ++i) {
                 const msgpack_object *sub = &list->via.array.ptr[i];
-                const msgpack_object *pattern = nd_stat_find(sub, "pattern");
+                const msgpack_object *pattern = nd_map_find(sub, "pattern");
                 uint64_t n = 0;
 
                 if (!pattern || pattern->type != MSGPACK_OBJECT_STR ||
@@ -93,9 +94,9 @@ static void watch_add(const msgpack_object *list,
                     !nd_pattern_match(pattern->via.str.ptr, pattern->via.str.size,
                                       topic->via.str.ptr, topic->via.str.size))
                         continue;
-                if (nd_stat_number(sub, "queued", &n))
+                if (nd_map_number(sub, "queued", &n))
                         *queued += n;
-                if (nd_stat_number(sub, "dropped", &n))
+                if (nd_map_number(sub, "dropped", &n))
                         *dropped += n;
         }
 }
@@ -108,24 +109,24 @@ static void watch_rate(char *cell,
 {
         uint64_t n = 0, n_before = 0;
 
-        if (per <= 0 || !nd_stat_number(now, key, &n))
+        if (per <= 0 || !nd_map_number(now, key, &n))
                 return;
         if (before)
-                nd_stat_number(before, key, &n_before);
+                nd_map_number(before, key, &n_before);
         if (n >= n_before)
                 snprintf(cell, ND_STAT_CELL_BYTES, "%.1f", (double)(n - n_before) / per);
 }
 
 static void watch_fill(struct watch *watch, const msgpack_object *topic, struct watch_row *row)
 {
-        const msgpack_object *name = nd_stat_find(topic, "topic"), *before;
+        const msgpack_object *name = nd_map_find(topic, "topic"), *before;
         uint64_t queued = 0, dropped = 0, now_ns = 0, before_ns = 0;
         double seconds = 0;
 
         nd_stat_format_cell(name, ND_STAT_TEXT, row->cells[WATCH_TOPIC]);
-        nd_stat_format_cell(nd_stat_find(topic, "dtype"), ND_STAT_TEXT, row->cells[WATCH_DTYPE]);
-        nd_stat_format_cell(nd_stat_find(topic, "shape"), ND_STAT_TEXT, row->cells[WATCH_SHAPE]);
-        nd_stat_format_cell(nd_stat_find(topic, "subscribers"), ND_STAT_NUMBER,
+        nd_stat_format_cell(nd_map_find(topic, "dtype"), ND_STAT_TEXT, row->cells[WATCH_DTYPE]);
+        nd_stat_format_cell(nd_map_find(topic, "shape"), ND_STAT_TEXT, row->cells[WATCH_SHAPE]);
+        nd_stat_format_cell(nd_map_find(topic, "subscribers"), ND_STAT_NUMBER,
                             row->cells[WATCH_SUBSCRIBERS]);
         for (enum watch_column k = WATCH_HZ; k <= WATCH_DROPS; ++k)
                 if (k != WATCH_SUBSCRIBERS)
@@ -133,8 +134,8 @@ static void watch_fill(struct watch *watch, const msgpack_object *topic, struct 
         if (!name || name->type != MSGPACK_OBJECT_STR ||
             nd_topic_check(name->via.str.ptr, name->via.str.size, NULL))
                 return;
-        if (nd_stat_number(nd_stat_find(&watch->now.data, "server"), "uptime_ns", &now_ns) &&
-            nd_stat_number(nd_stat_find(&watch->before.data, "server"), "uptime_ns", &before_ns) &&
+        if (nd_map_number(nd_map_find(&watch->now.data, "server"), "uptime_ns", &now_ns) &&
+            nd_map_number(nd_map_find(&watch->before.data, "server"), "uptime_ns", &before_ns) &&
             now_ns > before_ns)
                 seconds = (double)(now_ns - before_ns) / 1e9;
         before = watch_before(watch, name);

@@ -16,12 +16,16 @@
 #include "client/command/command.h"
 #include "client/command/meta.h"
 #include "client/command/report.h"
+#include "protocol/map.h"
+#include "protocol/openmetrics.h"
 #include "protocol/scan.h"
 
 #define STAT_OPTIONS(XX, S)                                                                        \
         XX(S, json, "json", FLAG, 0, 0, 0, "", "Print everything as JSON on one line.")            \
         XX(S, blocks, "blocks", FLAG, 0, 0, 0, "",                                                 \
            "Show shared memory: whose it is, and who holds how much of it since when.")            \
+        XX(S, openmetrics, "openmetrics", FLAG, 0, 0, 0, "",                                       \
+           "Print the numbers as OpenMetrics text, as Prometheus reads it.")                       \
         XX(S, watch_ms, "watch", TIME, 0, 50, INT32_MAX, "S",                                      \
            "Show a table of the topics every S seconds, with rates, until interrupted.")           \
         XX(S, count, "count", COUNT, 0, 1, INT64_MAX, "N", "With --watch: stop after N tables.")   \
@@ -77,32 +81,6 @@ static const struct stat_column stat_holders[] = {
         {"pid", "PID", ND_STAT_NUMBER},    {"blocks", "BLOCKS", ND_STAT_NUMBER},
         {"bytes", "BYTES", ND_STAT_BYTES}, {"oldest_ns", "FOR", ND_STAT_TIME},
 };
-
-const msgpack_object *nd_stat_find(const msgpack_object *map, const char *key)
-{
-        size_t n = strlen(key);
-
-        if (!map || map->type != MSGPACK_OBJECT_MAP)
-                return NULL;
-        for (uint32_t i = 0; i < map->via.map.size; ++i) {
-                const msgpack_object_kv *kv = &map->via.map.ptr[i];
-
-                if (kv->key.type == MSGPACK_OBJECT_STR && kv->key.via.str.size == n &&
-                    memcmp(kv->key.via.str.ptr, key, n) == 0)
-                        return &kv->val;
-        }
-        return NULL;
-}
-
-bool nd_stat_number(const msgpack_object *map, const char *key, uint64_t *ret)
-{
-        const msgpack_object *value = nd_stat_find(map, key);
-
-        if (!value || value->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
-                return false;
-        *ret = value->via.u64;
-        return true;
-}
 
 static void stat_format_bytes(uint64_t bytes, char *out, size_t n_out)
 {
@@ -178,7 +156,7 @@ static void stat_write_table(const char *title,
         for (size_t k = 0; k < n_columns; ++k) {
                 widths[k] = nd_stat_width(columns[k].title);
                 for (uint32_t i = 0; i < n_rows; ++i) {
-                        nd_stat_format_cell(nd_stat_find(&list->via.array.ptr[i], columns[k].key),
+                        nd_stat_format_cell(nd_map_find(&list->via.array.ptr[i], columns[k].key),
                                             columns[k].format, cell);
                         if (nd_stat_width(cell) > widths[k])
                                 widths[k] = nd_stat_width(cell);
@@ -193,7 +171,7 @@ static void stat_write_table(const char *title,
                                 snprintf(cell, sizeof(cell), "%s", columns[k].title);
                         else
                                 nd_stat_format_cell(
-                                        nd_stat_find(&list->via.array.ptr[i - 1], columns[k].key),
+                                        nd_map_find(&list->via.array.ptr[i - 1], columns[k].key),
                                         columns[k].format, cell);
                         nd_stat_write_cell(cell, widths[k], is_left, k + 1 == n_columns);
                 }
@@ -201,16 +179,16 @@ static void stat_write_table(const char *title,
 
 static void stat_write_server(const msgpack_object *root)
 {
-        const msgpack_object *server = nd_stat_find(root, "server");
-        const msgpack_object *memory = nd_stat_find(root, "memory");
+        const msgpack_object *server = nd_map_find(root, "server");
+        const msgpack_object *memory = nd_map_find(root, "memory");
         uint64_t uptime_ns = 0, used = 0, max = 0;
         char version[ND_STAT_CELL_BYTES], pid[ND_STAT_CELL_BYTES], used_text[32], max_text[32];
 
-        nd_stat_format_cell(nd_stat_find(server, "version"), ND_STAT_TEXT, version);
-        nd_stat_format_cell(nd_stat_find(server, "pid"), ND_STAT_NUMBER, pid);
-        nd_stat_number(server, "uptime_ns", &uptime_ns);
-        nd_stat_number(memory, "used", &used);
-        nd_stat_number(memory, "max", &max);
+        nd_stat_format_cell(nd_map_find(server, "version"), ND_STAT_TEXT, version);
+        nd_stat_format_cell(nd_map_find(server, "pid"), ND_STAT_NUMBER, pid);
+        nd_map_number(server, "uptime_ns", &uptime_ns);
+        nd_map_number(memory, "used", &used);
+        nd_map_number(memory, "max", &max);
         stat_format_bytes(used, used_text, sizeof(used_text));
         stat_format_bytes(max, max_text, sizeof(max_text));
         printf("server %s  pid %s  up %" PRIu64 " s  memory %s of %s\n", version, pid,
@@ -236,21 +214,21 @@ static void stat_write_counters(const msgpack_object *counters)
 
 static void stat_write_blocks(const msgpack_object *root)
 {
-        stat_write_table("segments", nd_stat_find(root, "segments"), stat_segments,
+        stat_write_table("segments", nd_map_find(root, "segments"), stat_segments,
                          nd_array_size(stat_segments));
-        stat_write_table("holders", nd_stat_find(root, "holders"), stat_holders,
+        stat_write_table("holders", nd_map_find(root, "holders"), stat_holders,
                          nd_array_size(stat_holders));
 }
 
 static void stat_write_overview(const msgpack_object *root)
 {
-        stat_write_table("clients", nd_stat_find(root, "clients"), stat_clients,
+        stat_write_table("clients", nd_map_find(root, "clients"), stat_clients,
                          nd_array_size(stat_clients));
-        stat_write_table("subscriptions", nd_stat_find(root, "subscriptions"), stat_subscriptions,
+        stat_write_table("subscriptions", nd_map_find(root, "subscriptions"), stat_subscriptions,
                          nd_array_size(stat_subscriptions));
-        stat_write_table("topics", nd_stat_find(root, "topics"), stat_topics,
+        stat_write_table("topics", nd_map_find(root, "topics"), stat_topics,
                          nd_array_size(stat_topics));
-        stat_write_counters(nd_stat_find(root, "counters"));
+        stat_write_counters(nd_map_find(root, "counters"));
 }
 
 static int stat_write(const void *data, size_t n_data, bool is_blocks)
@@ -303,6 +281,10 @@ static int stat_run(const void *values, char *const *arguments, size_t n_argumen
         ndbus_close(bus, 0, NULL);
         if (r)
                 return status;
+        if (options->openmetrics)
+                return nd_openmetrics_write(stdout, data, n_data, &fault)
+                               ? nd_report_fault("", &fault)
+                               : ND_EXIT_OK;
         if (!options->json)
                 return stat_write(data, n_data, options->blocks);
         if (nd_meta_write_json(stdout, data, n_data, &fault))

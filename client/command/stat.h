@@ -20,10 +20,6 @@ enum nd_stat_format {
         ND_STAT_BOOL,
 };
 
-/* The value of a key; NULL if there is none, or @map is no map. */
-const msgpack_object *nd_stat_find(const msgpack_object *map, const char *key);
-bool nd_stat_number(const msgpack_object *map, const char *key, uint64_t *ret);
-
 /* @value may be NULL: "-". @out: [ND_STAT_CELL_BYTES] */
 void nd_stat_format_cell(const msgpack_object *value, enum nd_stat_format format, char *out);
 

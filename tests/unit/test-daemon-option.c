@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "daemon/counter.h"
 #include "daemon/option.h"
+#include "protocol/counter.h"
 
 enum kind {
         SIZE,

@@ -2,7 +2,8 @@
 #pragma once
 
 /*
- * Counters: one table, read by the struct, by STATS and by the manual page's test
+ * Counters of the daemon: one table, read by its struct, by STATS, by the OpenMetrics text that
+ * daemon and command print, and by the manual page's test
  *
  *   XX(name, "what an operator makes of it")
  */
