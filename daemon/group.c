@@ -13,6 +13,7 @@
  */
 
 #include "daemon/group.h"
+#include <inttypes.h>
 #include "daemon/server.h"
 #include "protocol/byteorder.h"
 
@@ -106,8 +107,10 @@ int nd_group_finish(struct nd_subscription *member,
                 struct nd_entry *entry = group_find(member, number);
 
                 if (!entry)
-                        return nd_fault_set_limit(fault, NDBUS_ECREDIT, "delivery", number,
-                                                  member->n_deliveries, "");
+                        return nd_fault_set_numbers(
+                                fault, NDBUS_ECREDIT, "delivery", number, member->n_deliveries,
+                                "is %" PRIu64 ", which is not open; the last one is %" PRIu64,
+                                number, member->n_deliveries);
                 nd_subscription_return_window(member, entry->message->body_bytes);
                 group_forget(member->sink, entry);
                 nd_entry_free(entry);

@@ -14,6 +14,7 @@
  */
 
 #include "daemon/publisher.h"
+#include <inttypes.h>
 #include <string.h>
 #include "daemon/credit.h"
 #include "daemon/pause.h"
@@ -22,8 +23,9 @@
 
 #define PUBLISHER_HEADER_KEPT_MAX 1024u /* bytes, of a topic */
 
-#define PUBLISHER_PAIRS_MAX 65536u                      /* topics of one connection */
-#define PUBLISHER_STALL_NS  (UINT64_C(30) * 1000000000) /* an open PUBLISH that brings nothing */
+#define PUBLISHER_PAIRS_MAX 65536u /* topics of one connection */
+#define PUBLISHER_STALL_S   30u    /* an open PUBLISH that brings nothing */
+#define PUBLISHER_STALL_NS  (PUBLISHER_STALL_S * UINT64_C(1000000000))
 #define PUBLISHER_SLOW_NS   (UINT64_C(10) * 1000000000) /* the same while others wait for memory */
 
 static int nd_pair_compare(struct nd_pair *a, struct nd_pair *b)
@@ -226,6 +228,13 @@ static int publisher_learn(struct nd_publisher *publisher,
                 nd_header_free(header);
                 return r;
         }
+        if (header->reply && !nd_topic_is_answer_to(header->reply, publisher->connection->source)) {
+                r = nd_fault_set(fault, NDBUS_EDENIED, "reply",
+                                 "is not $reply/%" PRIu64 "/N, on which this client gets answers",
+                                 publisher->connection->source);
+                nd_header_free(header);
+                return r;
+        }
         if (header->topic[0] != '$' &&
             !nd_rights_allow(rights, ND_RIGHT_PUBLISH, header->topic, header->n_topic)) {
                 r = publisher_deny(publisher, ND_RIGHT_PUBLISH, header->topic, header->n_topic,
@@ -276,7 +285,7 @@ static int publisher_know(struct nd_publisher *publisher,
                 publisher->i_known_next = (publisher->i_known_next + 1) % ND_HEADER_CACHE_N;
         }
         if (packet->prelude.body_bytes != known->body_bytes)
-                return nd_fault_set_limit(fault, NDBUS_ELENGTH, "body_bytes",
+                return nd_fault_set_exact(fault, NDBUS_ELENGTH, "body_bytes",
                                           packet->prelude.body_bytes, known->body_bytes, "bytes");
         if (packet->prelude.flags & ND_FLAG_RETAINED && !known->may_retain)
                 return publisher_deny(publisher, ND_RIGHT_RETAIN, known->topic->name,
@@ -525,7 +534,7 @@ static int publisher_check(const struct nd_publisher *publisher,
                                     "PUBLISH while stream %u is not finished",
                                     publisher->in.stream);
         if (prelude->sequence != publisher->n_received + 1)
-                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "sequence", prelude->sequence,
+                return nd_fault_set_exact(fault, NDBUS_EPROTOCOL, "sequence", prelude->sequence,
                                           publisher->n_received + 1, "");
         if (prelude->source != 0)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "source",
@@ -612,7 +621,7 @@ int nd_publisher_chunk(struct nd_publisher *publisher,
                 return nd_fault_set(fault, NDBUS_ECHUNK, "stream", "stream %u is not open",
                                     prelude->stream);
         if (prelude->place != in->place)
-                return nd_fault_set_limit(fault, NDBUS_ECHUNK, "place", prelude->place, in->place,
+                return nd_fault_set_exact(fault, NDBUS_ECHUNK, "place", prelude->place, in->place,
                                           "");
         if (prelude->body_bytes == 0 || prelude->body_bytes > in->body_bytes - in->place)
                 return nd_fault_set_limit(fault, NDBUS_ECHUNK, "body_bytes", prelude->body_bytes,
@@ -806,8 +815,10 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
                 if (in->packet_left == 0 && publisher->left_bytes < ND_CREDIT_LOW_BYTES) {
                         in->mark_ns = now_ns; /* it has no leave to bring anything */
                 } else if (now_ns - in->mark_ns >= PUBLISHER_STALL_NS && n_new == 0) {
-                        nd_fault_set_limit(&fault, NDBUS_ESTALLED, "body", in->arrived_bytes,
-                                           in->body_bytes, "bytes");
+                        nd_fault_set_numbers(
+                                &fault, NDBUS_ESTALLED, "body", in->arrived_bytes, in->body_bytes,
+                                "nothing came for %u s, after %" PRIu64 " of %" PRIu64 " bytes",
+                                PUBLISHER_STALL_S, in->arrived_bytes, in->body_bytes);
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (is_waited_for && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS &&
                            n_new < ND_MIB) {

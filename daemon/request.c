@@ -159,10 +159,16 @@ void nd_request_say_goodbye(struct nd_connection *connection, int code, const ch
 }
 
 /* The client's last packet but RELEASE: its subscriptions end, and the answer is our last one. */
-static int request_goodbye(struct nd_connection *connection, const struct nd_packet *packet)
+static int request_goodbye(struct nd_connection *connection,
+                           const struct nd_packet *packet,
+                           struct nd_fault *fault)
 {
         struct nd_subscription *subscription;
+        struct nd_goodbye said;
+        int r = nd_goodbye_unpack(packet->header, packet->prelude.header_bytes, &said, fault);
 
+        if (r < 0)
+                return r;
         while ((subscription = RB_ROOT(&connection->subscriptions)))
                 nd_subscription_free(subscription);
         nd_publisher_abort(&connection->publisher);
@@ -185,6 +191,15 @@ static bool request_may_subscribe(const struct nd_connection *connection, struct
                (pattern.n > (size_t)n && memcmp(pattern.at, own, (size_t)n) == 0);
 }
 
+/* A number that the client has not used yet. */
+static int
+request_refuse_id(const struct nd_connection *connection, uint32_t id, struct nd_fault *fault)
+{
+        return nd_fault_set_numbers(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                    connection->last_subscription, "is %u, the highest used is %u",
+                                    id, connection->last_subscription);
+}
+
 static int request_check_subscribe(const struct nd_connection *connection,
                                    uint32_t id,
                                    const struct nd_subscribe *ask,
@@ -193,8 +208,10 @@ static int request_check_subscribe(const struct nd_connection *connection,
         uint64_t most = connection->server->options.subscriptions_max;
 
         if (id <= connection->last_subscription)
-                return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
-                                          connection->last_subscription, "is the highest used");
+                return nd_fault_set_numbers(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
+                                            connection->last_subscription,
+                                            "is %u, must be greater than %u, the highest used", id,
+                                            connection->last_subscription);
         if (connection->n_subscriptions >= most)
                 return nd_fault_set_limit(fault, NDBUS_ELIMIT, "subscriptions",
                                           connection->n_subscriptions + 1, most,
@@ -271,12 +288,11 @@ static int request_unsubscribe(struct nd_connection *connection,
 
         if (subscription) {
                 nd_subscription_end(subscription, NULL, packet->prelude.sequence);
-        } else if (id <= connection->last_subscription) { /* it ended a moment ago */
+        } else if (id != 0 && id <= connection->last_subscription) { /* it ended a moment ago */
                 nd_unsubscribed_pack(&said, &header);
                 nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
         } else {
-                nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
-                                   connection->last_subscription, "is the highest used");
+                request_refuse_id(connection, id, fault);
                 nd_connection_error(connection, fault, ND_KIND_UNSUBSCRIBE,
                                     packet->prelude.sequence);
         }
@@ -291,9 +307,12 @@ static int request_check_credit(const struct nd_subscription *subscription,
 
         if (is_group ? n_body > 0 && n_body % 8 == 0 : n_body == REQUEST_CREDIT_BYTES)
                 return 0;
-        return nd_fault_set_limit(fault, NDBUS_ECREDIT, "body_bytes", n_body,
-                                  is_group ? 8 : REQUEST_CREDIT_BYTES,
-                                  is_group ? "bytes for each delivery" : "bytes");
+        if (!is_group)
+                return nd_fault_set_exact(fault, NDBUS_ECREDIT, "body_bytes", n_body,
+                                          REQUEST_CREDIT_BYTES, "bytes");
+        return nd_fault_set(fault, NDBUS_ECREDIT, "body_bytes",
+                            "is %" PRIu64 " bytes, must be 8 for each delivery, and one at least",
+                            n_body);
 }
 
 static int request_credit(struct nd_connection *connection,
@@ -305,13 +324,15 @@ static int request_credit(struct nd_connection *connection,
         int r;
 
         if (id > connection->last_subscription)
-                return nd_fault_set_limit(fault, NDBUS_ESUBSCRIPTION, "subscription", id,
-                                          connection->last_subscription, "is the highest used");
+                return request_refuse_id(connection, id, fault);
         if (id != 0 && !subscription)
                 return 0; /* it ended a moment ago */
         r = request_check_credit(subscription, packet->prelude.body_bytes, fault);
         if (r < 0)
                 return r;
+        if (id == 0 && nd_load_le64(packet->body) != 0)
+                return nd_fault_set_exact(fault, NDBUS_ECREDIT, "messages",
+                                          nd_load_le64(packet->body), 0, "");
         if (id == 0)
                 return nd_credit_give_back(&connection->publisher, nd_load_le64(packet->body + 8),
                                            fault);
@@ -344,8 +365,9 @@ static int request_segment_gone(struct nd_connection *connection,
         case 1:
                 return nd_ledger_unmappable(connection, packet->prelude.segment, fault);
         default:
-                return nd_fault_set_limit(fault, NDBUS_EPROTOCOL, "sequence",
-                                          packet->prelude.sequence, 1, "");
+                return nd_fault_set_numbers(
+                        fault, NDBUS_EPROTOCOL, "sequence", packet->prelude.sequence, 1,
+                        "is %" PRIu64 ", must be 0 or 1", packet->prelude.sequence);
         }
 }
 
@@ -532,10 +554,27 @@ static int request_stats(struct nd_connection *connection,
 
 /* -------------------------------------------------------------------------------------- the table */
 
+/* Its answer repeats the number; 0 is what the daemon says unasked. */
+static bool request_has_number(uint8_t kind)
+{
+        return kind == ND_KIND_PING || kind == ND_KIND_SUBSCRIBE || kind == ND_KIND_UNSUBSCRIBE ||
+               kind == ND_KIND_TOPIC || kind == ND_KIND_STATS || kind == ND_KIND_SEGMENT;
+}
+
 int nd_request_take(struct nd_connection *connection,
                     const struct nd_packet *packet,
                     struct nd_fault *fault)
 {
+        bool is_handshake =
+                packet->prelude.kind == ND_KIND_CONNECT || packet->prelude.kind == ND_KIND_AUTH;
+
+        if (is_handshake && packet->prelude.sequence != 1)
+                return nd_fault_set_exact(fault, NDBUS_EHANDSHAKE, "sequence",
+                                          packet->prelude.sequence, 1, "");
+        if (packet->prelude.sequence == 0 && request_has_number(packet->prelude.kind))
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "sequence",
+                                    "is 0, %s carries a request number",
+                                    nd_kind_name(packet->prelude.kind));
         switch (packet->prelude.kind) {
         case ND_KIND_CONNECT:
                 return request_connect(connection, packet, fault);
@@ -547,7 +586,7 @@ int nd_request_take(struct nd_connection *connection,
                                nd_publisher_routed(&connection->publisher));
                 return 0;
         case ND_KIND_GOODBYE:
-                return request_goodbye(connection, packet);
+                return request_goodbye(connection, packet, fault);
         case ND_KIND_SUBSCRIBE:
                 return request_subscribe(connection, packet, fault);
         case ND_KIND_UNSUBSCRIBE:

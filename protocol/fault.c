@@ -21,25 +21,54 @@ static void fault_copy_clean(char *to, size_t n_to, const char *from)
         to[i] = '\0';
 }
 
-int nd_fault_set(struct nd_fault *fault, int code, const char *field, const char *format, ...)
+static void
+fault_fill(struct nd_fault *fault, int code, const char *field, const char *format, va_list args)
+        __attribute__((format(printf, 4, 0)));
+
+static void
+fault_fill(struct nd_fault *fault, int code, const char *field, const char *format, va_list args)
 {
         char text[sizeof(fault->text)];
-        va_list args;
 
-        if (!fault)
-                return code;
-
-        va_start(args, format);
         if (vsnprintf(text, sizeof(text), format, args) < 0)
                 text[0] = '\0';
-        va_end(args);
-
         fault->code = code;
         fault->has_numbers = false;
         fault->value = 0;
         fault->limit = 0;
         fault_copy_clean(fault->field, sizeof(fault->field), field ? field : "");
         fault_copy_clean(fault->text, sizeof(fault->text), text);
+}
+
+int nd_fault_set(struct nd_fault *fault, int code, const char *field, const char *format, ...)
+{
+        va_list args;
+
+        va_start(args, format);
+        if (fault)
+                fault_fill(fault, code, field, format, args);
+        va_end(args);
+        return code;
+}
+
+int nd_fault_set_numbers(struct nd_fault *fault,
+                         int code,
+                         const char *field,
+                         uint64_t value,
+                         uint64_t limit,
+                         const char *format,
+                         ...)
+{
+        va_list args;
+
+        va_start(args, format);
+        if (fault) {
+                fault_fill(fault, code, field, format, args);
+                fault->has_numbers = true;
+                fault->value = value;
+                fault->limit = limit;
+        }
+        va_end(args);
         return code;
 }
 
@@ -54,13 +83,21 @@ int nd_fault_set_limit(struct nd_fault *fault,
 
         if (!unit)
                 unit = "";
-        nd_fault_set(fault, code, field, "is %llu%s%s, the limit is %llu%s%s",
-                     (unsigned long long)value, space, unit, (unsigned long long)limit, space,
-                     unit);
-        if (fault) {
-                fault->has_numbers = true;
-                fault->value = value;
-                fault->limit = limit;
-        }
-        return code;
+        return nd_fault_set_numbers(fault, code, field, value, limit,
+                                    "is %llu%s%s, the limit is %llu%s%s", (unsigned long long)value,
+                                    space, unit, (unsigned long long)limit, space, unit);
+}
+
+int nd_fault_set_exact(struct nd_fault *fault,
+                       int code,
+                       const char *field,
+                       uint64_t value,
+                       uint64_t wanted,
+                       const char *unit)
+{
+        const char *space = *unit ? " " : "";
+
+        return nd_fault_set_numbers(fault, code, field, value, wanted,
+                                    "is %llu%s%s, must be %llu%s%s", (unsigned long long)value,
+                                    space, unit, (unsigned long long)wanted, space, unit);
 }

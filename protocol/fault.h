@@ -34,6 +34,23 @@ struct nd_fault {
 int nd_fault_set(struct nd_fault *fault, int code, const char *field, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
 
+/* The same, with numbers kept: @value, and the @limit that it broke. */
+int nd_fault_set_numbers(struct nd_fault *fault,
+                         int code,
+                         const char *field,
+                         uint64_t value,
+                         uint64_t limit,
+                         const char *format,
+                         ...) __attribute__((format(printf, 6, 7)));
+
+/* The same for "is VALUE, must be WANTED", where only one value is right. @unit: "bytes" or "". */
+int nd_fault_set_exact(struct nd_fault *fault,
+                       int code,
+                       const char *field,
+                       uint64_t value,
+                       uint64_t wanted,
+                       const char *unit);
+
 /* The same for "is VALUE, the limit is LIMIT", with both numbers kept. @unit: "bytes" or "". */
 int nd_fault_set_limit(struct nd_fault *fault,
                        int code,

@@ -17,6 +17,7 @@
  */
 
 #include "protocol/header.h"
+#include <inttypes.h>
 #include <msgpack.h>
 #include <string.h>
 #include "protocol/dtype.h"
@@ -240,7 +241,7 @@ static const char *header_take_text(struct header_arena *arena, const msgpack_ob
         return p;
 }
 
-/* Where the walk is, for faults: "frames[2]", "frames[2].fields[0]", or "header". */
+/* Where the walk is, for faults: "frames[2]", "frames[2].fields[0]", or "" in the header itself. */
 struct header_place {
         char text[sizeof(((struct nd_fault *)NULL)->field)];
 };
@@ -249,7 +250,7 @@ static struct header_place header_join(const char *place, const char *key)
 {
         struct header_place joined;
 
-        if (snprintf(joined.text, sizeof(joined.text), "%s.%s", place, key) < 0)
+        if (snprintf(joined.text, sizeof(joined.text), "%s%s%s", place, *place ? "." : "", key) < 0)
                 joined.text[0] = '\0';
         return joined;
 }
@@ -311,8 +312,10 @@ static int header_read_text(struct header_build *b,
         return 0;
 }
 
+/* A number that no message could have is an error of this message, as an impossible shape is. */
 static int header_read_uint(struct header_build *b,
                             const msgpack_object *o,
+                            uint64_t min,
                             uint64_t max,
                             uint64_t *ret,
                             const char *place,
@@ -322,8 +325,13 @@ static int header_read_uint(struct header_build *b,
                 return header_malformed(b, place, key, "is missing");
         if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
                 return header_malformed(b, place, key, "is not an unsigned integer");
-        if (o->via.u64 > max)
-                return header_malformed(b, place, key, "is out of range");
+        if (o->via.u64 < min || o->via.u64 > max) {
+                (void)nd_fault_set_numbers(b->fault, NDBUS_EDTYPE, header_join(place, key).text,
+                                           o->via.u64, o->via.u64 < min ? min : max,
+                                           "is %" PRIu64 ", it may be %" PRIu64 " to %" PRIu64,
+                                           o->via.u64, min, max);
+                return NDBUS_EDTYPE;
+        }
         *ret = o->via.u64;
         return 0;
 }
@@ -332,6 +340,7 @@ static int header_read_uint(struct header_build *b,
 static int header_read_pair(struct header_build *b,
                             const msgpack_object *o,
                             const msgpack_object_str **ret_name,
+                            uint32_t number_max,
                             uint32_t *ret_number,
                             const char *place,
                             const char *key)
@@ -344,7 +353,7 @@ static int header_read_pair(struct header_build *b,
         r = header_check_text(b, &o->via.array.ptr[0], place, key);
         if (r)
                 return r;
-        r = header_read_uint(b, &o->via.array.ptr[1], UINT32_MAX, &number, place, key);
+        r = header_read_uint(b, &o->via.array.ptr[1], 1, number_max, &number, place, key);
         if (r)
                 return r;
         *ret_name = &o->via.array.ptr[0].via.str;
@@ -365,13 +374,10 @@ static int header_read_dtype(struct header_build *b,
 
         if (!o)
                 return header_malformed(b, place, "dtype", "is missing");
-        r = header_read_pair(b, o, &name, &bits, place, "dtype");
+        r = header_read_pair(b, o, &name, UINT32_MAX, &bits, place, "dtype");
         if (r)
                 return r;
         known = nd_dtype_find(name->ptr, name->size);
-        if (bits == 0)
-                return nd_fault_set(b->fault, NDBUS_EDTYPE, header_join(place, "dtype").text,
-                                    "has a width of 0 bits");
         *ret_dtype = known ? known->name : header_take_text(&b->arena, name);
         *ret_bits = bits;
         return 0;
@@ -389,11 +395,9 @@ static int header_read_unit(struct header_build *b,
 
         if (!o)
                 return 0;
-        r = header_read_pair(b, o, &name, &count, place, "unit");
+        r = header_read_pair(b, o, &name, INT32_MAX, &count, place, "unit");
         if (r)
                 return r;
-        if (count == 0)
-                return header_malformed(b, place, "unit", "has a count of 0");
         *ret_unit = header_take_text(&b->arena, name);
         *ret_count = count;
         return 0;
@@ -478,7 +482,8 @@ static int header_read_field(struct header_build *b,
         r = header_read_text(b, m.v[FIELD_KEY_NAME], &field->name, place, "name");
         if (r)
                 return r;
-        r = header_read_uint(b, m.v[FIELD_KEY_OFFSET], UINT64_MAX, &field->offset, place, "offset");
+        r = header_read_uint(b, m.v[FIELD_KEY_OFFSET], 0, UINT64_MAX, &field->offset, place,
+                             "offset");
         if (r)
                 return r;
         r = header_read_dtype(b, m.v[FIELD_KEY_DTYPE], &field->dtype, &field->bits, place);
@@ -573,13 +578,10 @@ static int header_read_array(struct header_build *b,
         if (r)
                 return r;
         if (m->v[FRAME_KEY_LANES]) {
-                r = header_read_uint(b, m->v[FRAME_KEY_LANES], UINT16_MAX, &lanes, place, "lanes");
+                r = header_read_uint(b, m->v[FRAME_KEY_LANES], 1, UINT16_MAX, &lanes, place,
+                                     "lanes");
                 if (r)
                         return r;
-                if (lanes == 0)
-                        return nd_fault_set(b->fault, NDBUS_EDTYPE,
-                                            header_join(place, "lanes").text,
-                                            "is 0, the least is 1");
         }
         a->lanes = (uint16_t)lanes;
         if (m->v[FRAME_KEY_STRIDES]) {
@@ -616,7 +618,7 @@ static int header_read_frame(struct header_build *b,
         header_find(map, frame_keys, _FRAME_KEY_N, &m);
         header_note_unsupported(b, &m);
 
-        r = header_read_uint(b, m.v[FRAME_KEY_BYTES], UINT64_MAX, &frame->bytes, place, "bytes");
+        r = header_read_uint(b, m.v[FRAME_KEY_BYTES], 0, UINT64_MAX, &frame->bytes, place, "bytes");
         if (r)
                 return r;
         if (frame->bytes > ND_BODY_BYTES_MAX)
@@ -633,7 +635,8 @@ static int header_read_frame(struct header_build *b,
         if (r)
                 return r;
         if (m.v[FRAME_KEY_FLAGS]) {
-                r = header_read_uint(b, m.v[FRAME_KEY_FLAGS], UINT32_MAX, &flags, place, "flags");
+                r = header_read_uint(b, m.v[FRAME_KEY_FLAGS], 0, UINT64_MAX, &flags, place,
+                                     "flags");
                 if (r)
                         return r;
                 if (flags & ~(uint64_t)HEADER_FLAGS)
@@ -657,9 +660,9 @@ static int header_read_frames(struct header_build *b, const msgpack_object *o)
         int r;
 
         if (!o)
-                return header_malformed(b, "header", "frames", "is missing");
+                return header_malformed(b, "", "frames", "is missing");
         if (o->type != MSGPACK_OBJECT_ARRAY)
-                return header_malformed(b, "header", "frames", "is not a list");
+                return header_malformed(b, "", "frames", "is not a list");
 
         n = o->via.array.size;
         header->frames = header_take(&b->arena, n * sizeof(*header->frames));
@@ -686,9 +689,7 @@ static int header_read_topic(struct header_build *b,
         int r;
 
         if (o->type != MSGPACK_OBJECT_STR)
-                return header_malformed(b, "header", key, "is not a string");
-        if (memchr(str->ptr, '\0', str->size))
-                return header_malformed(b, "header", key, "has a NUL within");
+                return header_malformed(b, "", key, "is not a string");
         r = nd_topic_check(str->ptr, str->size, b->fault);
         if (r) {
                 if (b->fault)
@@ -708,11 +709,11 @@ static int header_read(struct header_build *b, const struct header_values *m)
 
         header_note_unsupported(b, m);
         if (!m->v[HEADER_KEY_TOPIC])
-                return header_malformed(b, "header", "topic", "is missing");
+                return header_malformed(b, "", "topic", "is missing");
         r = header_read_topic(b, m->v[HEADER_KEY_TOPIC], &header->topic, &header->n_topic, "topic");
         if (r)
                 return r;
-        r = header_read_text(b, m->v[HEADER_KEY_ENCODING], &header->encoding, "header", "encoding");
+        r = header_read_text(b, m->v[HEADER_KEY_ENCODING], &header->encoding, "", "encoding");
         if (r)
                 return r;
         if (m->v[HEADER_KEY_REPLY]) {

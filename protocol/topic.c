@@ -14,6 +14,8 @@
  */
 
 #include "protocol/topic.h"
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "protocol/utf8.h"
 
@@ -169,4 +171,16 @@ bool nd_pattern_match(const char *pattern, size_t n_pattern, const char *topic, 
 bool nd_topic_is_answer(const char *topic)
 {
         return strncmp(topic, "$reply/", 7) == 0;
+}
+
+bool nd_topic_is_answer_to(const char *topic, uint64_t source)
+{
+        char own[40];
+        int n = snprintf(own, sizeof(own), "$reply/%" PRIu64 "/", source);
+        size_t n_digits;
+
+        if (strncmp(topic, own, (size_t)n) != 0)
+                return false;
+        n_digits = strspn(topic + n, "0123456789");
+        return n_digits > 0 && topic[(size_t)n + n_digits] == '\0';
 }

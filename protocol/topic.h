@@ -36,3 +36,6 @@ bool nd_topic_next_segment(const char *topic,
 /* Is it one that requests are answered on, $reply/...? Of the system's topics clients publish on
  * these alone. */
 bool nd_topic_is_answer(const char *topic);
+
+/* Is it $reply/SOURCE/N, both in decimal, where this source awaits an answer? */
+bool nd_topic_is_answer_to(const char *topic, uint64_t source);

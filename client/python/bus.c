@@ -544,7 +544,8 @@ PyDoc_STRVAR(
         "  that value is cleared.\n"
         "timeout: how long to wait for leave to begin, while a slow subscriber whose policy is\n"
         "  \"block\" holds the topic, or the daemon is busy; then WouldBlockError.\n"
-        "reply: topic on which an answer is awaited; request() does that by itself.\n"
+        "reply: where an answer is awaited, $reply/SOURCE/N with this bus's source, any other is\n"
+        "  denied; request() does that by itself.\n"
         "more: further messages follow at once, so this one may wait to be sent with them.\n"
         "if_wanted: do nothing if nobody subscribes.\n"
         "encoding: how to read the frames when they are not plain arrays.");

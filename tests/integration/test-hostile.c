@@ -452,6 +452,17 @@ Test(hostile, violations)
                  say_nothing,
                  {.kind = ND_KIND_CREDIT, .body_bytes = 16},
                  NDBUS_ECREDIT},
+                {"PING without a number", say_nothing, {.kind = ND_KIND_PING}, NDBUS_EPROTOCOL},
+                {"STATS without a number", say_nothing, {.kind = ND_KIND_STATS}, NDBUS_EPROTOCOL},
+                {"SUBSCRIBE without a number",
+                 say_nothing,
+                 {.kind = ND_KIND_SUBSCRIBE, .subscription = 1},
+                 NDBUS_EPROTOCOL},
+                {"UNSUBSCRIBE without a number",
+                 open_subscription,
+                 {.kind = ND_KIND_UNSUBSCRIBE, .subscription = 5},
+                 NDBUS_EPROTOCOL},
+                {"TOPIC without a number", say_nothing, {.kind = ND_KIND_TOPIC}, NDBUS_EPROTOCOL},
                 {"CONNECT again",
                  say_nothing,
                  {.kind = ND_KIND_CONNECT, .sequence = 9},
@@ -548,12 +559,137 @@ Test(hostile, subscription_numbers)
                                                      .subscription = 4,
                                                      .sequence = 91});
         nd_raw_expect_error(raw, NDBUS_ESUBSCRIPTION, false);
+        nd_raw_send_prelude(raw, (struct nd_prelude){.kind = ND_KIND_UNSUBSCRIBE, .sequence = 91});
+        nd_raw_expect_error(raw, NDBUS_ESUBSCRIPTION, false);
         nd_raw_grant(raw, 3, 1, 1); /* for one that ended: passed over */
         nd_raw_subscribe(raw, UINT32_MAX, &ask);
         nd_raw_ask_subscribe(raw, 5, &(struct nd_raw_subscribe){.pattern = "$sys/x"});
         nd_raw_expect_error(raw, NDBUS_ESUBSCRIPTION, false);
         nd_raw_flush(raw);
         nd_raw_close(raw);
+        nd_harness_stop(h);
+}
+
+static void expect_text(const struct nd_error_header *error, const char *text)
+{
+        cr_expect(error->text.n == strlen(text) && memcmp(error->text.at, text, error->text.n) == 0,
+                  "\"%.*s\", expected was \"%s\"", (int)error->text.n, error->text.at, text);
+}
+
+/* What is wrong and what would be right, each in one sentence that reads as one. */
+Test(hostile, texts)
+{
+        static const char header[] = "\x82\xa5topic\xa1t\xa6"
+                                     "frames\x90";
+        static const uint8_t credit[16] = {1};
+        const struct nd_raw_subscribe ask = {.pattern = "a"};
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *raw = nd_raw_open(h, false);
+        struct nd_error_header error;
+
+        nd_raw_subscribe(raw, 5, &ask);
+        nd_raw_ask_subscribe(raw, 5, &ask);
+        error = nd_raw_expect_error(raw, NDBUS_ESUBSCRIPTION, false);
+        expect_text(&error, "is 5, must be greater than 5, the highest used");
+        cr_expect(error.has_numbers && error.value == 5 && error.limit == 5);
+        publish_bytes(raw, header, sizeof(header) - 1, "12345678", 8, false);
+        error = nd_raw_expect_error(raw, NDBUS_ELENGTH, false);
+        expect_text(&error, "is 8 bytes, must be 0 bytes");
+        nd_raw_send_packet(raw, (struct nd_prelude){.kind = ND_KIND_CREDIT, .body_bytes = 16}, NULL,
+                           0, NULL, 0, credit, sizeof(credit));
+        error = nd_raw_expect_error(raw, NDBUS_ECREDIT, true);
+        cr_expect(error.field.n == 8 && memcmp(error.field.at, "messages", 8) == 0);
+        expect_text(&error, "is 1, must be 0");
+        nd_raw_close(raw);
+
+        raw = nd_raw_open(h, true);
+        nd_raw_send_packet(raw, (struct nd_prelude){.kind = ND_KIND_PUBLISH, .sequence = 2}, header,
+                           sizeof(header) - 1, NULL, 0, NULL, 0);
+        error = nd_raw_expect_error(raw, NDBUS_EPROTOCOL, true);
+        expect_text(&error, "is 2, must be 1");
+        nd_raw_close(raw);
+
+        raw = nd_raw_open(h, true);
+        nd_raw_send_packet(raw, (struct nd_prelude){.kind = ND_KIND_GOODBYE},
+                           "\x81\xa4"
+                           "code\xa1x",
+                           8, NULL, 0, NULL, 0);
+        nd_raw_expect_error(raw, NDBUS_EHEADER, true);
+        nd_raw_close(raw);
+
+        raw = nd_raw_open_hello(h, false);
+        nd_raw_send_packet(raw, (struct nd_prelude){.kind = ND_KIND_CONNECT, .sequence = 2},
+                           "\x81\xa8"
+                           "features\x90",
+                           11, NULL, 0, NULL, 0);
+        error = nd_raw_expect_error(raw, NDBUS_EHANDSHAKE, true);
+        expect_text(&error, "is 2, must be 1");
+        nd_raw_close(raw);
+        nd_harness_stop(h);
+}
+
+/* Topics that are none are an error of the message, whatever makes them so. */
+Test(hostile, topics_with_control_characters)
+{
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *raw = nd_raw_open(h, false);
+
+        for (uint8_t c = 0; c <= 0x20; ++c) {
+                uint8_t header[] = "\x82\xa5topic\xa3"
+                                   "a-b\xa6"
+                                   "frames\x90";
+
+                header[9] = c;
+                publish_bytes(raw, header, sizeof(header) - 1, NULL, 0, false);
+                if (c < 0x20) {
+                        const struct nd_error_header error =
+                                nd_raw_expect_error(raw, NDBUS_ETOPIC, false);
+
+                        cr_expect(error.field.n == 5 && memcmp(error.field.at, "topic", 5) == 0);
+                        cr_expect_eq(error.of, ND_KIND_PUBLISH);
+                }
+        }
+        nd_raw_flush(raw);
+        nd_raw_close(raw);
+        nd_harness_stop(h);
+}
+
+/* Whoever answers publishes where the question says: that is only where its asker gets answers. */
+Test(hostile, answers_go_to_who_asked)
+{
+        static const char *const wrong[] = {"a", "$sys/x", "$reply", "$reply/1/1"};
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *raw = nd_raw_open(h, false);
+        struct nd_raw *other = nd_raw_open(h, false);
+        char reply[8][64];
+        size_t n = 0;
+
+        nd_raw_subscribe(other, 1, &(struct nd_raw_subscribe){.pattern = "ask"});
+        for (; n < nd_array_size(wrong); ++n)
+                snprintf(reply[n], sizeof(reply[n]), "%s", wrong[n]);
+        snprintf(reply[n++], sizeof(reply[0]), "$reply/%" PRIu64 "/1", other->source);
+        snprintf(reply[n++], sizeof(reply[0]), "$reply/%" PRIu64 "/1/2", raw->source);
+        snprintf(reply[n++], sizeof(reply[0]), "$reply/%" PRIu64, raw->source);
+        snprintf(reply[n++], sizeof(reply[0]), "$reply/%" PRIu64 "/1", raw->source); /* right */
+        for (size_t i = 0; i < n; ++i) {
+                const struct nd_header header = {.topic = "ask", .n_topic = 3, .reply = reply[i]};
+                nd_autofree void *bytes = NULL;
+                size_t n_bytes;
+
+                cr_assert_eq(nd_header_pack(&header, &bytes, &n_bytes), 0);
+                publish_bytes(raw, bytes, n_bytes, NULL, 0, false);
+                if (i + 1 < n) {
+                        const struct nd_error_header error =
+                                nd_raw_expect_error(raw, NDBUS_EDENIED, false);
+
+                        cr_expect(error.field.n == 5 && memcmp(error.field.at, "reply", 5) == 0);
+                }
+        }
+        nd_raw_expect(other, ND_KIND_MESSAGE);
+        nd_raw_flush(raw);
+        nd_raw_flush(other); /* and no other came before this */
+        nd_raw_close(raw);
+        nd_raw_close(other);
         nd_harness_stop(h);
 }
 

@@ -94,6 +94,15 @@ Test(fault, shows_and_keeps_both_numbers)
 
         nd_fault_set_limit(&fault, NDBUS_ELIMIT, "--depth", UINT64_MAX, 10, "");
         cr_expect_str_eq(fault.text, "is 18446744073709551615, the limit is 10");
+
+        nd_fault_set_exact(&fault, NDBUS_ELENGTH, "body_bytes", 8, 9, "bytes");
+        cr_expect_str_eq(fault.text, "is 8 bytes, must be 9 bytes");
+        cr_expect(fault.has_numbers);
+        cr_expect_eq(fault.value, 8u);
+        cr_expect_eq(fault.limit, 9u);
+
+        nd_fault_set_exact(&fault, NDBUS_EPROTOCOL, "sequence", 2, 1, "");
+        cr_expect_str_eq(fault.text, "is 2, must be 1");
 }
 
 Test(fault, shows_nothing_that_moves_a_cursor)

@@ -279,3 +279,20 @@ Test(topic, is_walked_segment_by_segment)
         cr_expect_not(nd_topic_next_segment(LIT("ab/c/**"), &at, &segment, &n));
         cr_expect(n == 2, "results were written");
 }
+
+Test(topic, where_a_source_awaits_its_answers)
+{
+        cr_expect(nd_topic_is_answer_to("$reply/7/1", 7));
+        cr_expect(nd_topic_is_answer_to("$reply/18446744073709551615/18446744073709551615",
+                                        UINT64_MAX));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7/1", 8));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7/1", 77));
+        cr_expect_not(nd_topic_is_answer_to("$reply/77/1", 7));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7", 7));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7/", 7));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7/x", 7));
+        cr_expect_not(nd_topic_is_answer_to("$reply/7/1/2", 7));
+        cr_expect_not(nd_topic_is_answer_to("$reply/07/1", 7));
+        cr_expect_not(nd_topic_is_answer_to("a/$reply/7/1", 7));
+        cr_expect_not(nd_topic_is_answer_to("", 7));
+}

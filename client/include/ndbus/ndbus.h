@@ -179,8 +179,9 @@ struct ndbus_publish_options {
         size_t size;      /**< sizeof(struct ndbus_publish_options) */
         const void *meta; /**< [n_meta] the user's msgpack map, or NULL; at most 1 MiB */
         size_t n_meta;
-        int timeout_ms;       /**< wait for leave to begin; default 5000 */
-        const char *reply;    /**< topic on which an answer is awaited, or NULL */
+        int timeout_ms;    /**< wait for leave to begin; default 5000 */
+        const char *reply; /**< where an answer is awaited: $reply/SOURCE/N of ndbus_source(), any
+                                   other is DENIED; or NULL */
         const char *encoding; /**< how to read the frames when they are not plain arrays, or NULL */
         uint8_t retain;       /**< keep as the topic's value for later subscribers */
         uint8_t more;         /**< more messages follow at once: this one may wait in a buffer for
