@@ -374,14 +374,18 @@ static void publisher_deliver(struct nd_message *message)
 static void publisher_retain(struct nd_publisher *publisher, struct nd_message *message)
 {
         struct nd_server *server = publisher_server(publisher);
+        uint64_t most = server->store.memory.max_bytes / 4;
         struct nd_fault fault;
+        uint64_t n;
 
         if (nd_server_retain(server, message))
                 return;
+        n = server->retained_bytes + message->cost_bytes;
         ++server->counters.retain_full;
-        nd_fault_set_limit(&fault, NDBUS_ERETAIN_FULL, "retained",
-                           server->retained_bytes + message->cost_bytes,
-                           server->store.memory.max_bytes / 4, "bytes");
+        nd_fault_set_numbers(&fault, NDBUS_ERETAIN_FULL, "retained", n, most,
+                             "with it all retained values are %" PRIu64 " bytes, the limit is "
+                             "%" PRIu64 ", a quarter of memory-max",
+                             n, most);
         nd_connection_error(publisher->connection, &fault, ND_KIND_PUBLISH, message->number);
 }
 

@@ -25,6 +25,8 @@
            "opaque elements: what they are (bfloat16).")                                           \
         XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N",                                                \
            "Shape of raw files. Default: one dimension, all there is.")                            \
+        XX(S, clear, "clear", FLAG, 0, 0, 0, "",                                                   \
+           "Instead of files: clear the value that is kept of TOPIC.")                             \
         XX(S, retain, "retain", FLAG, 0, 0, 0, "",                                                 \
            "Keep each message as its topic's value for later subscribers.")                        \
         XX(S, repeat, "repeat", COUNT, 1, 0, INT64_MAX, "N",                                       \
@@ -159,12 +161,36 @@ static int pub_files(struct pub *pub, char *const *paths, size_t n_paths)
 
 static int pub_check(const struct nd_pub_options *options, char *const *paths, size_t n_paths)
 {
+        if (options->clear && n_paths > 0) {
+                nd_report("--clear: takes no FILE; %s is one", paths[0]);
+                return ND_EXIT_USAGE;
+        }
+        if (!options->clear && n_paths == 0) {
+                nd_report("1 of 2 arguments are there; the usage is: ndbus pub TOPIC FILE...");
+                return ND_EXIT_USAGE;
+        }
         for (size_t i = 0; i < n_paths; ++i)
                 if (strcmp(paths[i], "-") == 0 && options->repeat != 1) {
                         nd_report("--repeat: stdin can be read only once; give a file");
                         return ND_EXIT_USAGE;
                 }
         return ND_EXIT_OK;
+}
+
+/* A retained message without arrays and metadata clears what is kept. */
+static void pub_clear(struct pub *pub)
+{
+        struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
+        int r;
+
+        options.retain = 1;
+        options.timeout_ms =
+                pub->options->block ? -1 : nd_command_timeout(pub->options->timeout_ms);
+        r = ndbus_publish(pub->bus, pub->topic, NULL, 0, &options);
+        if (r) {
+                ++pub->n_refused;
+                nd_report_bus(pub->topic, r);
+        }
 }
 
 static int pub_on_bus(struct pub *pub, char *const *paths, size_t n_paths)
@@ -188,7 +214,10 @@ static int pub_on_bus(struct pub *pub, char *const *paths, size_t n_paths)
                 }
         }
         nd_progress_start(&pub->progress);
-        pub_files(pub, paths, n_paths);
+        if (options->clear)
+                pub_clear(pub);
+        else
+                pub_files(pub, paths, n_paths);
         nd_progress_clear(&pub->progress);
 
         status = nd_command_close(pub->bus, options->block ? -1 : timeout_ms);
@@ -221,7 +250,7 @@ const struct nd_command nd_command_pub = {
         .details = "Each FILE is a message: .npy, an ndbus record, or raw bytes with --dtype and "
                    "--shape; - is stdin. Arrays or records one behind another in one file, or in a "
                    "pipe, are as many messages.",
-        .n_arguments_min = 2,
+        .n_arguments_min = 1,
         .n_arguments_max = UINT32_MAX,
         .options = pub_options,
         .n_options = nd_array_size(pub_options),

@@ -21,6 +21,7 @@
 #include "protocol/scan.h"
 
 #define STAT_OPTIONS(XX, S)                                                                        \
+        XX(S, all, "all", FLAG, 0, 0, 0, "", "Show every row of the tables, not only 50 of each.") \
         XX(S, json, "json", FLAG, 0, 0, 0, "", "Print everything as JSON on one line.")            \
         XX(S, blocks, "blocks", FLAG, 0, 0, 0, "",                                                 \
            "Show shared memory: whose it is, and who holds how much of it since when.")            \
@@ -36,6 +37,7 @@
 ND_OPTION_DEFINE(stat, STAT_OPTIONS);
 
 #define STAT_COLUMNS_MAX 12
+#define STAT_ROWS_MAX    50u /* of each table, without --all */
 
 struct stat_column {
         const char *key;
@@ -143,6 +145,7 @@ void nd_stat_write_cell(const char *text, int width, bool is_left, bool is_last)
 /* A table of a list of maps. */
 static void stat_write_table(const char *title,
                              const msgpack_object *list,
+                             bool is_all,
                              const struct stat_column *columns,
                              size_t n_columns)
 {
@@ -150,7 +153,12 @@ static void stat_write_table(const char *title,
         int widths[STAT_COLUMNS_MAX];
         char cell[ND_STAT_CELL_BYTES];
 
-        printf("\n%s: %" PRIu32 "\n", title, n_rows);
+        printf("\n%s: %" PRIu32, title, n_rows);
+        if (!is_all && n_rows > STAT_ROWS_MAX) {
+                n_rows = STAT_ROWS_MAX;
+                printf(", of which these are %" PRIu32 "; --all shows all", n_rows);
+        }
+        fputc('\n', stdout);
         if (n_rows == 0)
                 return;
         for (size_t k = 0; k < n_columns; ++k) {
@@ -212,26 +220,26 @@ static void stat_write_counters(const msgpack_object *counters)
         }
 }
 
-static void stat_write_blocks(const msgpack_object *root)
+static void stat_write_blocks(const msgpack_object *root, bool is_all)
 {
-        stat_write_table("segments", nd_map_find(root, "segments"), stat_segments,
+        stat_write_table("segments", nd_map_find(root, "segments"), is_all, stat_segments,
                          nd_array_size(stat_segments));
-        stat_write_table("holders", nd_map_find(root, "holders"), stat_holders,
+        stat_write_table("holders", nd_map_find(root, "holders"), is_all, stat_holders,
                          nd_array_size(stat_holders));
 }
 
-static void stat_write_overview(const msgpack_object *root)
+static void stat_write_overview(const msgpack_object *root, bool is_all)
 {
-        stat_write_table("clients", nd_map_find(root, "clients"), stat_clients,
+        stat_write_table("clients", nd_map_find(root, "clients"), is_all, stat_clients,
                          nd_array_size(stat_clients));
-        stat_write_table("subscriptions", nd_map_find(root, "subscriptions"), stat_subscriptions,
-                         nd_array_size(stat_subscriptions));
-        stat_write_table("topics", nd_map_find(root, "topics"), stat_topics,
+        stat_write_table("subscriptions", nd_map_find(root, "subscriptions"), is_all,
+                         stat_subscriptions, nd_array_size(stat_subscriptions));
+        stat_write_table("topics", nd_map_find(root, "topics"), is_all, stat_topics,
                          nd_array_size(stat_topics));
         stat_write_counters(nd_map_find(root, "counters"));
 }
 
-static int stat_write(const void *data, size_t n_data, bool is_blocks)
+static int stat_write(const void *data, size_t n_data, bool is_blocks, bool is_all)
 {
         msgpack_unpacked unpacked;
         struct nd_fault fault;
@@ -246,9 +254,9 @@ static int stat_write(const void *data, size_t n_data, bool is_blocks)
         }
         stat_write_server(&unpacked.data);
         if (is_blocks)
-                stat_write_blocks(&unpacked.data);
+                stat_write_blocks(&unpacked.data, is_all);
         else
-                stat_write_overview(&unpacked.data);
+                stat_write_overview(&unpacked.data, is_all);
         msgpack_unpacked_destroy(&unpacked);
         return ND_EXIT_OK;
 }
@@ -286,7 +294,7 @@ static int stat_run(const void *values, char *const *arguments, size_t n_argumen
                                ? nd_report_fault("", &fault)
                                : ND_EXIT_OK;
         if (!options->json)
-                return stat_write(data, n_data, options->blocks);
+                return stat_write(data, n_data, options->blocks, options->all);
         if (nd_meta_write_json(stdout, data, n_data, &fault))
                 return nd_report_fault("", &fault);
         fputc('\n', stdout);

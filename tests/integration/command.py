@@ -47,6 +47,7 @@ def test_usage(folder):
         ([], "a command is missing; 'ndbus --help' lists them"),
         (["frob"], "frob: no such command; 'ndbus --help' lists them"),
         (["pub", "topic"], "1 of 2 arguments are there; the usage is: ndbus pub TOPIC FILE..."),
+        (["pub", "t", "f", "--clear"], "--clear: takes no FILE; f is one"),
         (["pub", "t", "f", "--retian"], "--retian: no such option; did you mean --retain?"),
         (["pub", "t", "f", "--meta", "x"], "--meta: 'x' is no KEY=VALUE; exposure=0.5 would be one"),
         (["pub", "t", "f", "--meta", "x=1", "--meta", "x=2"], "--meta: the key 'x' is there twice"),
@@ -415,6 +416,18 @@ def test_operator(folder):
         done = run("stat", url=daemon.tcp, check=0)
         for text in ["clients: 2", "subscriptions: 1", "topics: 1", "latest", "t/*", "messages_in"]:
             assert text in done.out, (text, done.out)
+        topics = json.loads(run("stat", "--json", url=daemon.tcp, check=0).out)["topics"]
+        assert [t["retained"] for t in topics] == [True]
+        run("pub", "t/x", "--clear", url=daemon.unix, check=0)
+        topics = json.loads(run("stat", "--json", url=daemon.tcp, check=0).out)["topics"]
+        assert not any(t["retained"] for t in topics), topics
+        for i in range(60):
+            run("pub", f"many/{i}", a, "--retain", url=daemon.unix, check=0)
+        n = len(json.loads(run("stat", "--json", url=daemon.tcp, check=0).out)["topics"])
+        done = run("stat", url=daemon.tcp, check=0)
+        assert f"topics: {n}, of which these are 50; --all shows all\n" in done.out, done.out
+        assert 49 <= done.out.count("many/") <= 50, done.out
+        assert run("stat", "--all", url=daemon.tcp, check=0).out.count("many/") == 60
         done = run("stat", "--blocks", url=daemon.unix, check=0)
         for text in ["segments: 0", "holders: 0"]:
             assert text in done.out, (text, done.out)
