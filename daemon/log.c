@@ -4,18 +4,22 @@
  * Log
  *
  * No library: stderr is the journal's under systemd and a terminal's or a file's elsewhere, and one
- * write() of one line is all that either needs. Level is the process's only global: every part logs,
- * and none should have to carry it.
+ * write() of one line is all that either needs. The journal alone gets the priority in front; it says
+ * which file it reads from. Level and that are the process's only globals: every part logs, and none
+ * should have to carry them.
  */
 
 #include "daemon/log.h"
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/base.h"
 
 static enum nd_log_level log_level = ND_LOG_NOTICE;
+static bool log_has_priority;
 
 static const char *const log_names[] = {
         [ND_LOG_ERROR] = "error", [ND_LOG_WARNING] = "warning", [ND_LOG_NOTICE] = "notice",
@@ -33,6 +37,18 @@ bool nd_log_level_parse(const char *text, enum nd_log_level *ret)
         return false;
 }
 
+void nd_log_init(void)
+{
+        const char *journal = getenv("JOURNAL_STREAM");
+        char own[64];
+        struct stat st;
+
+        if (!journal || fstat(STDERR_FILENO, &st) < 0)
+                return;
+        snprintf(own, sizeof(own), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+        log_has_priority = strcmp(journal, own) == 0;
+}
+
 void nd_log_set_level(enum nd_log_level level)
 {
         log_level = level;
@@ -47,7 +63,9 @@ __attribute__((format(printf, 3, 0))) static void
 log_write(enum nd_log_level level, uint64_t n_left_out, const char *format, va_list args)
 {
         char line[1024];
-        int n_prefix = snprintf(line, sizeof(line), "<%d>ndbusd: ", (int)level);
+        int n_prefix = log_has_priority
+                               ? snprintf(line, sizeof(line), "<%d>ndbusd: ", (int)level)
+                               : snprintf(line, sizeof(line), "ndbusd: %s: ", log_names[level]);
         int n = vsnprintf(line + n_prefix, sizeof(line) - (size_t)n_prefix - 1, format, args);
         size_t n_line = (size_t)n_prefix;
 
@@ -90,13 +108,17 @@ void nd_log_limited(struct nd_log_limit *limit,
 
         if (!nd_log_wants(level))
                 return;
-        if (limit->last_ns != 0 && now_ns - limit->last_ns < period_ns) {
+        if (limit->begin_ns == 0 || now_ns - limit->begin_ns >= period_ns) {
+                limit->begin_ns = now_ns;
+                limit->n_lines = 0;
+        }
+        if (limit->n_lines > limit->n_more) {
                 ++limit->n_left_out;
                 return;
         }
         va_start(args, format);
         log_write(level, limit->n_left_out, format, args);
         va_end(args);
-        limit->last_ns = now_ns;
+        ++limit->n_lines;
         limit->n_left_out = 0;
 }

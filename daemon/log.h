@@ -2,7 +2,7 @@
 #pragma once
 
 /*
- * Log: one line a record on stderr, with the priority prefix that the journal understands
+ * Log: one line a record on stderr, with the priority in front, as the journal or as people read it
  *
  * A function either logs or returns an error, never both. At run time only what an operator can act
  * on is logged above debug; what a client can cause at will goes through a struct nd_log_limit.
@@ -19,12 +19,17 @@ enum nd_log_level {
         ND_LOG_DEBUG = 7,
 };
 
-/* At most one line in so long; the next one says how many were left out. */
+/* At most so many lines in so long; the next one says how many were left out. */
 struct nd_log_limit {
         uint64_t period_ns; /* 0: a second */
-        uint64_t last_ns;
+        uint64_t n_more;    /* lines of one period beyond the first */
+        uint64_t begin_ns;
+        uint64_t n_lines;
         uint64_t n_left_out;
 };
+
+/* Looks whether stderr is read by the journal. Before anything is logged. */
+void nd_log_init(void);
 
 /* Return: false if @text is no level */
 bool nd_log_level_parse(const char *text, enum nd_log_level *ret);

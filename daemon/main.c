@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "daemon/log.h"
 #include "daemon/server.h"
 
 #define EXIT_USAGE 2
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
                 perror("ndbusd: /dev/null");
                 return EXIT_FAILURE;
         }
+        nd_log_init();
         r = nd_options_parse(argc, argv, &options, &fault);
         if (r == ND_OPTION_E_DONE)
                 return EXIT_SUCCESS;

@@ -7,8 +7,10 @@
 #include <criterion/criterion.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -187,6 +189,53 @@ Test(lifecycle, idle)
         for (size_t i = 0; i < nd_array_size(subscribers); ++i)
                 nd_raw_close(subscribers[i]);
         nd_raw_close(publisher);
+        nd_harness_stop(h);
+}
+
+static size_t count(const char *text, const char *what)
+{
+        size_t n = 0;
+
+        for (; (text = strstr(text, what)); ++text)
+                ++n;
+        return n;
+}
+
+/* In a file lines are for people; priorities are for the journal, where it reads this very file. Who
+ * broke the protocol is in it, for twenty a second at least. */
+Test(lifecycle, log_lines)
+{
+        static char journal[64] = "JOURNAL_STREAM=1:2";
+        static const char *const env[] = {journal, NULL};
+        struct nd_harness *h = nd_harness_start(&(struct nd_harness_options){.env = env});
+        char path[256];
+        struct stat st;
+        int status;
+        char *log;
+
+        for (size_t i = 0; i < 20; ++i) {
+                struct nd_raw *raw = nd_raw_open(h, i & 1);
+
+                nd_raw_send_prelude(raw, (struct nd_prelude){.kind = ND_KIND_PING});
+                nd_raw_expect_error(raw, NDBUS_EPROTOCOL, true);
+                nd_raw_close(raw);
+        }
+        log = nd_harness_log(h);
+        cr_expect_eq(count(log, "ndbusd: warning: closing connection"), 20, "%s", log);
+        cr_expect_eq(count(log, "left_out"), 0, "%s", log);
+        cr_expect_eq(count(log, "<"), 0, "%s", log);
+        free(log);
+
+        snprintf(path, sizeof(path), "%s/log", h->folder);
+        cr_assert_eq(stat(path, &st), 0);
+        snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%ju:%ju", (uintmax_t)st.st_dev,
+                 (uintmax_t)st.st_ino);
+        nd_harness_signal(h, SIGTERM);
+        cr_assert(nd_harness_wait_exit(h, nd_harness_deadline_ms(5000), &status));
+        nd_harness_start_again(h);
+        log = nd_harness_log(h);
+        cr_expect_eq(count(log, "<5>ndbusd: tcp"), 1, "%s", log);
+        free(log);
         nd_harness_stop(h);
 }
 
