@@ -128,7 +128,7 @@ int nd_token_prove(const struct nd_token *token,
                    uint8_t ret_theirs[static ND_TOKEN_PROOF_BYTES],
                    struct nd_fault *fault)
 {
-        struct token_nettle nettle;
+        struct token_nettle nettle = {0};
         struct nd_token_key key;
         int r;
 
