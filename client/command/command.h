@@ -72,6 +72,12 @@ static inline int nd_command_timeout(int64_t ms)
         XX(S, message_max, "message-max", SIZE, INT64_C(1) << 30, 1, INT64_MAX, "SIZE",            \
            "Bytes of one message of a pipe, which is kept in memory. Default 1G.")
 
+/* Of commands that write arrays of others into files. */
+#define ND_COMMAND_BROADCAST_MAX_OPTION(XX, S)                                                     \
+        XX(S, broadcast_max, "broadcast-max", SIZE, INT64_C(1) << 30, 0, INT64_MAX, "SIZE",        \
+           "Bytes of a file whose array repeats elements, as a broadcast axis does: a few that "   \
+           "come can be any number written out. Default 1G.")
+
 #define ND_COMMAND_URL_OPTION(XX, S)                                                               \
         XX(S, url, "url", TEXT, 0, 0, 0, "URL",                                                    \
            "unix:/path or tcp://host:port of the daemon. Default: $NDBUS_URL, else the user's "    \

@@ -513,6 +513,20 @@ static int npy_write_gathered(int fd,
         return npy_write_all(fd, buffer, n, fault);
 }
 
+int nd_npy_check_repeats(const struct ndbus_array *array,
+                         const struct nd_npy_plan *plan,
+                         uint64_t bytes_max,
+                         const char *name,
+                         struct nd_fault *fault)
+{
+        if (plan->data_bytes <= bytes_max || !nd_layout_overlaps(array))
+                return 0;
+        return nd_fault_set(fault, NDBUS_ETOO_BIG, "shape",
+                            "repeats elements, as a broadcast axis does: written out they are "
+                            "%" PRIu64 " bytes, the limit is %" PRIu64 " (%s)",
+                            plan->data_bytes, bytes_max, name);
+}
+
 int nd_npy_write(int fd,
                  const struct ndbus_array *array,
                  const struct nd_npy_plan *plan,

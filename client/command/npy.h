@@ -71,6 +71,19 @@ int nd_npy_plan(const struct ndbus_array *array,
 void nd_npy_plan_deinit(struct nd_npy_plan *plan);
 
 /**
+ * nd_npy_check_repeats() - may an array whose elements share bytes be written out?
+ * @bytes_max:  of the elements in the file: a few bytes with a broadcast axis can make any number
+ * @name:       of the limit, for @fault
+ *
+ * Return: 0; NDBUS_ETOO_BIG
+ */
+int nd_npy_check_repeats(const struct ndbus_array *array,
+                         const struct nd_npy_plan *plan,
+                         uint64_t bytes_max,
+                         const char *name,
+                         struct nd_fault *fault);
+
+/**
  * nd_npy_write() - write header and elements
  * @fd:     a file at the place where it begins
  *

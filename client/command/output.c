@@ -219,6 +219,7 @@ static int output_reserve(int fd, const struct nd_npy_plan *plan, struct nd_faul
 
 static int output_write_array(struct nd_output *output,
                               const struct ndbus_array *array,
+                              uint64_t repeats_max,
                               char ret_note[static 160],
                               struct nd_fault *fault)
 {
@@ -228,7 +229,9 @@ static int output_write_array(struct nd_output *output,
         r = nd_npy_plan(array, &plan, fault);
         if (r)
                 return r;
-        r = output_reserve(output->fd, &plan, fault);
+        r = nd_npy_check_repeats(array, &plan, repeats_max, "--broadcast-max", fault);
+        if (!r)
+                r = output_reserve(output->fd, &plan, fault);
         if (!r)
                 r = nd_npy_write(output->fd, array, &plan, fault);
         if (!r)
@@ -241,6 +244,7 @@ int nd_output_array(int folder_fd,
                     const char *path,
                     const char *other,
                     const struct ndbus_array *array,
+                    uint64_t repeats_max,
                     char ret_path[static ND_OUTPUT_PATH_BYTES],
                     char ret_note[static 160],
                     struct nd_fault *fault)
@@ -254,7 +258,7 @@ int nd_output_array(int folder_fd,
         r = nd_output_begin(folder_fd, full, &output, fault);
         if (r)
                 return r;
-        r = output_write_array(&output, array, ret_note, fault);
+        r = output_write_array(&output, array, repeats_max, ret_note, fault);
         if (!r)
                 r = nd_output_commit(&output, /* replace= */ !other, fault);
         if (r == NDBUS_EINVAL && other) {

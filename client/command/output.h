@@ -54,6 +54,7 @@ void nd_output_path(const char *text, bool is_flat, char out[static ND_OUTPUT_PA
  * nd_output_array() - write one array as .npy
  * @path:      without ".npy"
  * @other:     path to use if there is a file at @path already; NULL: replace it
+ * @repeats_max:  bytes of a file whose array repeats elements; --broadcast-max
  * @ret_path:  the path that was used, with ".npy"
  * @ret_note:  what the file does not say, "" if nothing; see nd_npy_plan()
  */
@@ -61,6 +62,7 @@ int nd_output_array(int folder_fd,
                     const char *path,
                     const char *other,
                     const struct ndbus_array *array,
+                    uint64_t repeats_max,
                     char ret_path[static ND_OUTPUT_PATH_BYTES],
                     char ret_note[static 160],
                     struct nd_fault *fault);

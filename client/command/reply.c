@@ -69,8 +69,10 @@ struct reply_result {
         size_t n_arrays;
 };
 
-static int
-reply_write_question(int fd, const struct ndbus_message *question, char error[REPLY_ERROR_BYTES])
+static int reply_write_question(int fd,
+                                const struct ndbus_message *question,
+                                uint64_t bytes_max,
+                                char error[REPLY_ERROR_BYTES])
 {
         const struct ndbus_array *arrays = NULL;
         size_t n_arrays = ndbus_message_arrays(question, &arrays);
@@ -82,7 +84,9 @@ reply_write_question(int fd, const struct ndbus_message *question, char error[RE
                 r = nd_npy_plan(&arrays[i], &plan, &fault);
                 if (r)
                         break;
-                r = nd_npy_write(fd, &arrays[i], &plan, &fault);
+                r = nd_npy_check_repeats(&arrays[i], &plan, bytes_max, "message-max", &fault);
+                if (!r)
+                        r = nd_npy_write(fd, &arrays[i], &plan, &fault);
                 nd_npy_plan_deinit(&plan);
         }
         if (r)
@@ -310,7 +314,8 @@ static void reply_compute(const struct reply *reply,
                 snprintf(result->error, sizeof(result->error), "memfd_create: %s", strerror(errno));
         else if (pipe2(pipe_fds, O_CLOEXEC) < 0 || fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK) < 0)
                 snprintf(result->error, sizeof(result->error), "pipe2: %s", strerror(errno));
-        else if (reply_write_question(in_fd, question, result->error) == 0)
+        else if (reply_write_question(in_fd, question, ndbus_message_max(reply->bus),
+                                      result->error) == 0)
                 reply_execute(reply, question, in_fd, pipe_fds, result);
         if (!result->error[0])
                 reply_take_arrays(result);

@@ -30,6 +30,7 @@
            "Metadata of every question; may be given several times, as for pub.")                  \
         XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
            "Seconds to wait for each answer. Default 5.")                                          \
+        ND_COMMAND_BROADCAST_MAX_OPTION(XX, S)                                                     \
         ND_COMMAND_URL_OPTION(XX, S)
 
 ND_OPTION_DEFINE(request, REQUEST_OPTIONS);
@@ -57,8 +58,8 @@ request_write_files(struct request *request, const struct ndbus_array *arrays, s
                 if (n_arrays > 1)
                         snprintf(number, sizeof(number), "-%zu", i);
                 snprintf(path, sizeof(path), "%s-%" PRIu64 "%s", topic, request->n_asked, number);
-                if (nd_output_array(request->folder_fd, path, NULL, &arrays[i], used, note,
-                                    &fault)) {
+                if (nd_output_array(request->folder_fd, path, NULL, &arrays[i],
+                                    request->options->broadcast_max, used, note, &fault)) {
                         nd_report_fault(path, &fault);
                         request->has_failed = true;
                         continue;

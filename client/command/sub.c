@@ -45,6 +45,7 @@
            "Stop when no message came for S seconds. Default: never.")                             \
         XX(S, view, "view", FLAG, 0, 0, 0, "", "Draw each array on the terminal.")                 \
         XX(S, meta, "meta", FLAG, 0, 0, 0, "", "Print the metadata of each message as JSON.")      \
+        ND_COMMAND_BROADCAST_MAX_OPTION(XX, S)                                                     \
         ND_COMMAND_URL_OPTION(XX, S)
 
 ND_OPTION_DEFINE(sub, SUB_OPTIONS);
@@ -85,7 +86,8 @@ static void sub_write_file(struct sub *sub,
         snprintf(path, sizeof(path), "%s-%" PRIu64 "%s", topic, sequence, number);
         snprintf(other, sizeof(other), "%s-%" PRIu64 ".%016" PRIx64 "%s", topic, sequence,
                  ndbus_message_source(message), number);
-        if (nd_output_array(sub->folder_fd, path, other, array, used, note, &fault)) {
+        if (nd_output_array(sub->folder_fd, path, other, array, sub->options->broadcast_max, used,
+                            note, &fault)) {
                 nd_report_fault(path, &fault);
                 sub->has_failed = true;
                 return;
@@ -110,8 +112,15 @@ static void sub_write_extras(struct sub *sub,
                 fputs("\tretained", stdout);
         if (ndbus_message_redelivered(message))
                 fputs("\tredelivered", stdout);
-        for (size_t i = 0; sub->folder_fd >= 0 && i < n_arrays; ++i)
+        for (size_t i = 0; sub->folder_fd >= 0 && i < n_arrays; ++i) {
+                if (nd_signals_interrupted(NULL)) { /* a message can be very many files */
+                        nd_report("interrupted: %zu of %zu arrays of the last message were written",
+                                  i, n_arrays);
+                        sub->has_failed = true;
+                        break;
+                }
                 sub_write_file(sub, message, &arrays[i], n_arrays > 1 ? (int)i : -1);
+        }
         if (sub->options->meta && n_meta > 0) {
                 fputs("\tmeta=", stdout);
                 if (nd_meta_write_json(stdout, meta, n_meta, NULL))

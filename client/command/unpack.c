@@ -27,7 +27,8 @@
         XX(S, output, "output", TEXT, 0, 0, 0, "DIR",                                              \
            "Folder for the .npy files; made if it is not there. Required; -o means the same.")     \
         XX(S, meta, "meta", FLAG, 0, 0, 0, "", "Print the metadata of each record as JSON.")       \
-        ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)
+        ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)                                                       \
+        ND_COMMAND_BROADCAST_MAX_OPTION(XX, S)
 
 ND_OPTION_DEFINE(unpack, UNPACK_OPTIONS);
 
@@ -96,7 +97,8 @@ static int unpack_array(struct unpack *unpack, const struct ndbus_array *array, 
 
         if (unpack_choose_path(unpack, array, i_array, path))
                 return nd_report("out of memory");
-        if (nd_output_array(unpack->folder_fd, path, NULL, array, used, note, &fault))
+        if (nd_output_array(unpack->folder_fd, path, NULL, array, unpack->options->broadcast_max,
+                            used, note, &fault))
                 return nd_report_fault(path, &fault);
 
         nd_progress_clear(&unpack->progress);

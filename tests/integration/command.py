@@ -38,6 +38,26 @@ def get(*parts):
         return f.read()
 
 
+def msgpack(value):
+    """Enough of it for headers."""
+    if isinstance(value, dict):
+        return bytes([0x80 | len(value)]) + b"".join(msgpack(k) + msgpack(v) for k, v in value.items())
+    if isinstance(value, list):
+        return bytes([0x90 | len(value)]) + b"".join(map(msgpack, value))
+    if isinstance(value, str):
+        return bytes([0xa0 | len(value)]) + value.encode()
+    return b"\xcf" + struct.pack(">Q", value)
+
+
+def record(frame, body, meta=b""):
+    """An ndbus record of one frame, as a peer of any kind could make it."""
+    header = msgpack({"topic": "r", "frames": [dict(frame, bytes=len(body))]})
+    prelude = struct.pack("<BBHIII6Q2I", 16, 0, 0, len(header), len(meta), 0, len(body), 0, 0, 0, 0, 0, 0, 0)[:64]
+    text = prelude.ljust(64, b"\0") + header + meta
+    text += bytes(-len(text) % 64) + body + bytes(-len(body) % 64)
+    return b"\x89NDBUS\r\n\1" + bytes(7) + struct.pack("<Q", 64 + len(text)) + bytes(40) + text
+
+
 FLOATS = npy("<f4", (3,), bytes.fromhex("0000c03f000010c000004040"))  # T01
 BRAIN = npy("|V2", (6,), bytes.fromhex("0000803f00404040c0bf203e"))  # T04, as NumPy sees it
 
@@ -372,6 +392,40 @@ def test_waiting_input(folder):
             fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
             writer.write(npy("|u1", (1 << 20,), bytes(100000)))  # more than the pipe holds: some is read
             assert b"the rest of message 1" in finish(pub, 1)
+
+
+def test_broadcast(folder):
+    """A broadcast axis is sent once; what a few bytes become in a file has a limit."""
+    few = put(folder, "few.ndb", record({"dtype": ["uint8", 8], "shape": [3, 4], "strides": [0, 1]}, b"\1\2\3\4"))
+    many = put(folder, "many.ndb", record({"dtype": ["uint8", 8], "shape": [1 << 40, 4], "strides": [0, 1]},
+                                          b"\1\2\3\4"))
+    whole = npy("|u1", (3, 4), b"\1\2\3\4" * 3)
+    out = os.path.join(folder, "out")
+    run("unpack", few, "-o", out, "--broadcast-max", 12, check=0)
+    assert get(out, "1.npy") == whole
+    for path, limit, says in [(few, ["--broadcast-max", "11"], "12 bytes, the limit is 11"),
+                              (many, [], "4398046511104 bytes, the limit is 1073741824")]:
+        done = run("unpack", path, "-o", out, *limit, check=1)
+        assert says in done.err and "--broadcast-max" in done.err, done.err
+    dense = put(folder, "dense", bytes(100))
+    run("pack", dense, "--dtype", "uint8", "-o", os.path.join(folder, "dense.ndb"), check=0)
+    run("unpack", os.path.join(folder, "dense.ndb"), "-o", out, "--broadcast-max", 0, check=0)
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t", "--count", 2, "-o", out)
+        run("pub", "t", many, few, url=daemon.unix, check=0)
+        lines = [line.split("\t") for line in sub.finish(1)]
+        assert [c[3:5] for c in lines] == [["[1099511627776,4]", "4"], ["[3,4]", "4"]], lines
+        assert len(lines[0]) == 7 and get(lines[1][7][5:]) == whole, lines
+        assert "the limit is 1073741824 (--broadcast-max)" in sub.said, sub.said
+        assert sorted(os.listdir(out)) == ["1.npy", "dense.npy", "t-2.npy"]
+
+        # a question is written out for the command too, and an answer that came as a record
+        reply = Sub(daemon.unix, "svc", "--exec", "cat", command="reply")
+        done = run("request", "svc", few, "-o", out, url=daemon.unix, check=0)
+        assert get(out, "svc-1.npy") == whole
+        done = run("request", "svc", many, url=daemon.unix, check=1)
+        assert "question: shape: repeats elements" in done.out and "(message-max)" in done.out, done.out
+        reply.interrupt()
 
 
 def test_restart(folder):
