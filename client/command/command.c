@@ -10,13 +10,22 @@
 #include <time.h>
 #include "client/command/report.h"
 #include "client/command/spelling.h"
+#include "protocol/url.h"
 
 struct ndbus *nd_command_open(const char *url)
 {
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        const char *environment = getenv("NDBUS_URL");
+        struct nd_fault fault;
+        struct nd_url parsed;
         struct ndbus *bus = NULL;
         int r;
 
+        if (!url && environment && *environment &&
+            nd_url_parse(environment, "NDBUS_URL", &parsed, &fault)) {
+                nd_report_fault("", &fault);
+                return NULL;
+        }
         options.client = "ndbus";
         options.interrupted = nd_signals_interrupted;
         r = ndbus_open(&bus, url, &options);

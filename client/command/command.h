@@ -79,6 +79,6 @@ static inline int nd_command_timeout(int64_t ms)
            "come can be any number written out. Default 1G.")
 
 #define ND_COMMAND_URL_OPTION(XX, S)                                                               \
-        XX(S, url, "url", TEXT, 0, 0, 0, "URL",                                                    \
+        XX(S, url, "url", URL, 0, 0, 0, "URL",                                                     \
            "unix:/path or tcp://host:port of the daemon. Default: $NDBUS_URL, else the user's "    \
            "socket if there is one, else unix:/run/ndbus/ndbus.sock.")

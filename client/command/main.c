@@ -51,7 +51,7 @@ static int main_run(const struct nd_command *command, int argc, char **argv)
         nd_report_set_command(command->name);
         if (nd_option_parse(command, argc, argv, &result, &fault)) {
                 nd_report_fault("", &fault);
-                return ND_EXIT_USAGE;
+                return fault.code == NDBUS_ENOMEM ? ND_EXIT_FAILED : ND_EXIT_USAGE;
         }
         if (result.wants_help) {
                 nd_option_write_help(command, stdout);

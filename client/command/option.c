@@ -15,6 +15,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include "client/command/spelling.h"
+#include "protocol/limit.h"
+#include "protocol/topic.h"
+#include "protocol/url.h"
 
 #define OPTION_HELP_COLUMN 30
 #define OPTION_HELP_WIDTH  80
@@ -243,6 +247,45 @@ static int option_append(struct nd_option_list *list, const char *value, struct 
         return 0;
 }
 
+static int option_check_words(const char *given,
+                              const char *value,
+                              int (*check)(const char *, size_t, struct nd_fault *),
+                              struct nd_fault *fault)
+{
+        struct nd_fault why = {.code = 0};
+
+        if (check(value, strlen(value), &why))
+                return nd_fault_set(fault, NDBUS_EINVAL, given, "%s: %s", why.field, why.text);
+        return 0;
+}
+
+/* What need not ask anybody is refused before anything is done. */
+static int option_check_text(enum nd_option_type type,
+                             const char *given,
+                             const char *value,
+                             struct nd_fault *fault)
+{
+        int64_t shape[NDBUS_DIMS_MAX];
+        struct nd_spelling dtype;
+        struct nd_url url;
+        int32_t ndim;
+
+        switch (type) {
+        case ND_OPTION_URL:
+                return nd_url_parse(value, given, &url, fault);
+        case ND_OPTION_DTYPE:
+                return nd_spelling_parse_dtype(value, given, &dtype, fault);
+        case ND_OPTION_SHAPE:
+                return nd_spelling_parse_shape(value, given, shape, &ndim, fault);
+        default:
+                if (*value && strlen(value) <= ND_NAME_BYTES_MAX)
+                        return 0;
+                return nd_fault_set(fault, NDBUS_EINVAL, given,
+                                    "has %zu bytes; give a name of 1 to %u", strlen(value),
+                                    ND_NAME_BYTES_MAX);
+        }
+}
+
 static int option_set(const struct nd_option *option,
                       void *values,
                       const char *given,
@@ -257,8 +300,19 @@ static int option_set(const struct nd_option *option,
         case ND_OPTION_FLAG:
                 *(bool *)field = true;
                 break;
+        case ND_OPTION_URL:
+        case ND_OPTION_DTYPE:
+        case ND_OPTION_SHAPE:
+        case ND_OPTION_NAME:
+                r = option_check_text(option->type, given, value, fault);
+                *(const char **)field = value;
+                break;
         case ND_OPTION_TEXT:
                 *(const char **)field = value;
+                break;
+        case ND_OPTION_PATTERNS:
+                r = option_check_words(given, value, nd_pattern_check, fault);
+                r = r ? r : option_append(field, value, fault);
                 break;
         case ND_OPTION_LIST:
                 r = option_append(field, value, fault);
@@ -290,6 +344,11 @@ static void option_set_default(const struct nd_option *option, void *values)
         switch (option->type) {
         case ND_OPTION_FLAG:
         case ND_OPTION_TEXT:
+        case ND_OPTION_URL:
+        case ND_OPTION_DTYPE:
+        case ND_OPTION_SHAPE:
+        case ND_OPTION_NAME:
+        case ND_OPTION_PATTERNS:
         case ND_OPTION_LIST:
                 break; /* all zero */
         case ND_OPTION_COUNT:
@@ -359,6 +418,20 @@ static int option_check_arguments(const struct nd_command *command,
                         fault, NDBUS_EINVAL, result->arguments[command->n_arguments_max],
                         "one argument too many; the usage is: ndbus %s%s%s", command->name,
                         *command->arguments ? " " : "", command->arguments);
+        for (size_t i = 0; i < result->n_arguments; ++i) {
+                bool is_first = i == 0;
+                int r = 0;
+
+                if (command->checks == ND_ARGUMENTS_TOPIC && is_first)
+                        r = option_check_words(result->arguments[i], result->arguments[i],
+                                               nd_topic_check, fault);
+                else if (command->checks == ND_ARGUMENTS_PATTERNS ||
+                         (command->checks == ND_ARGUMENTS_PATTERN && is_first))
+                        r = option_check_words(result->arguments[i], result->arguments[i],
+                                               nd_pattern_check, fault);
+                if (r)
+                        return r;
+        }
         return 0;
 }
 
@@ -408,7 +481,8 @@ fail:
 void nd_option_result_deinit(const struct nd_command *command, struct nd_option_result *result)
 {
         for (size_t i = 0; result->values && i < command->n_options; ++i)
-                if (command->options[i].type == ND_OPTION_LIST) {
+                if (command->options[i].type == ND_OPTION_LIST ||
+                    command->options[i].type == ND_OPTION_PATTERNS) {
                         struct nd_option_list *list =
                                 (void *)((char *)result->values + command->options[i].offset);
 

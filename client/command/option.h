@@ -13,15 +13,20 @@
 #include "protocol/fault.h"
 
 enum nd_option_type {
-        ND_OPTION_FLAG,   /* bool; no value */
-        ND_OPTION_TEXT,   /* const char *, NULL if not given */
-        ND_OPTION_LIST,   /* struct nd_option_list: may be given several times */
-        ND_OPTION_COUNT,  /* uint64_t */
-        ND_OPTION_SIZE,   /* uint64_t bytes: 4096, 64K, 16M, 2G, also KiB ... */
-        ND_OPTION_TIME,   /* int64_t milliseconds: seconds with a fraction, "2.5" */
-        ND_OPTION_RATE,   /* double, a second; 0 if not given; table's numbers are whole */
-        ND_OPTION_FACTOR, /* double, 0 or more; table's numbers are whole */
-        ND_OPTION_CHOICE, /* uint64_t: the index in VALUE, "one|two|three" */
+        ND_OPTION_FLAG,     /* bool; no value */
+        ND_OPTION_TEXT,     /* const char *, NULL if not given */
+        ND_OPTION_URL,      /* TEXT that must be a URL of a daemon */
+        ND_OPTION_DTYPE,    /* TEXT, as nd_spelling_parse_dtype() */
+        ND_OPTION_SHAPE,    /* TEXT, as nd_spelling_parse_shape() */
+        ND_OPTION_NAME,     /* TEXT of 1 to 255 bytes */
+        ND_OPTION_LIST,     /* struct nd_option_list: may be given several times */
+        ND_OPTION_PATTERNS, /* LIST of patterns */
+        ND_OPTION_COUNT,    /* uint64_t */
+        ND_OPTION_SIZE,     /* uint64_t bytes: 4096, 64K, 16M, 2G, also KiB ... */
+        ND_OPTION_TIME,     /* int64_t milliseconds: seconds with a fraction, "2.5" */
+        ND_OPTION_RATE,     /* double, a second; 0 if not given; table's numbers are whole */
+        ND_OPTION_FACTOR,   /* double, 0 or more; table's numbers are whole */
+        ND_OPTION_CHOICE,   /* uint64_t: the index in VALUE, "one|two|three" */
 };
 
 struct nd_option_list {
@@ -29,15 +34,20 @@ struct nd_option_list {
         size_t n;
 };
 
-#define ND_OPTION_C_FLAG   bool
-#define ND_OPTION_C_TEXT   const char *
-#define ND_OPTION_C_LIST   struct nd_option_list
-#define ND_OPTION_C_COUNT  uint64_t
-#define ND_OPTION_C_SIZE   uint64_t
-#define ND_OPTION_C_TIME   int64_t
-#define ND_OPTION_C_RATE   double
-#define ND_OPTION_C_FACTOR double
-#define ND_OPTION_C_CHOICE uint64_t
+#define ND_OPTION_C_FLAG     bool
+#define ND_OPTION_C_TEXT     const char *
+#define ND_OPTION_C_URL      const char *
+#define ND_OPTION_C_DTYPE    const char *
+#define ND_OPTION_C_SHAPE    const char *
+#define ND_OPTION_C_NAME     const char *
+#define ND_OPTION_C_PATTERNS struct nd_option_list
+#define ND_OPTION_C_LIST     struct nd_option_list
+#define ND_OPTION_C_COUNT    uint64_t
+#define ND_OPTION_C_SIZE     uint64_t
+#define ND_OPTION_C_TIME     int64_t
+#define ND_OPTION_C_RATE     double
+#define ND_OPTION_C_FACTOR   double
+#define ND_OPTION_C_CHOICE   uint64_t
 
 struct nd_option {
         const char *name;
@@ -74,6 +84,14 @@ struct nd_option {
         _table(ND_OPTION_CHECK, ) static const struct nd_option _name##_options[] = {              \
                 _table(ND_OPTION_ROW, struct nd_##_name##_options)}
 
+/* What the arguments must be, beyond their number. */
+enum nd_arguments {
+        ND_ARGUMENTS_ANY,
+        ND_ARGUMENTS_TOPIC,    /* the first is a topic */
+        ND_ARGUMENTS_PATTERN,  /* the first is a pattern */
+        ND_ARGUMENTS_PATTERNS, /* all are */
+};
+
 struct nd_command {
         const char *name;
         const char *arguments; /* "TOPIC FILE..." */
@@ -81,6 +99,7 @@ struct nd_command {
         const char *details;   /* paragraphs, or NULL */
         unsigned n_arguments_min;
         unsigned n_arguments_max;
+        enum nd_arguments checks;
         const struct nd_option *options;
         size_t n_options;
         size_t values_bytes; /* of the struct of values */

@@ -27,10 +27,10 @@
            "Where to write the records; - is stdout. Required; -o means the same.")                \
         XX(S, meta, "meta", LIST, 0, 0, 0, "KEY=VALUE",                                            \
            "Metadata of every record; may be given several times.")                                \
-        XX(S, dtype, "dtype", TEXT, 0, 0, 0, "DTYPE",                                              \
+        XX(S, dtype, "dtype", DTYPE, 0, 0, 0, "DTYPE",                                             \
            "Element type of raw files: float32, >uint16, datetime64[ns] ... Of .npy files with "   \
            "opaque elements: what they are (bfloat16).")                                           \
-        XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N",                                                \
+        XX(S, shape, "shape", SHAPE, 0, 0, 0, "N,N",                                               \
            "Shape of raw files. Default: one dimension, all there is.")                            \
         ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)
 

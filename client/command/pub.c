@@ -20,10 +20,10 @@
 #include "client/command/source.h"
 
 #define PUB_OPTIONS(XX, S)                                                                         \
-        XX(S, dtype, "dtype", TEXT, 0, 0, 0, "DTYPE",                                              \
+        XX(S, dtype, "dtype", DTYPE, 0, 0, 0, "DTYPE",                                             \
            "Element type of raw files: float32, >uint16, datetime64[ns] ... Of .npy files with "   \
            "opaque elements: what they are (bfloat16).")                                           \
-        XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N",                                                \
+        XX(S, shape, "shape", SHAPE, 0, 0, 0, "N,N",                                               \
            "Shape of raw files. Default: one dimension, all there is.")                            \
         XX(S, clear, "clear", FLAG, 0, 0, 0, "",                                                   \
            "Instead of files: clear the value that is kept of TOPIC.")                             \
@@ -252,6 +252,7 @@ const struct nd_command nd_command_pub = {
                    "pipe, are as many messages.",
         .n_arguments_min = 1,
         .n_arguments_max = UINT32_MAX,
+        .checks = ND_ARGUMENTS_TOPIC,
         .options = pub_options,
         .n_options = nd_array_size(pub_options),
         .values_bytes = sizeof(struct nd_pub_options),

@@ -256,6 +256,7 @@ const struct nd_command nd_command_record = {
                 "info, unpack and pub read it.",
         .n_arguments_min = 1,
         .n_arguments_max = 1024,
+        .checks = ND_ARGUMENTS_PATTERNS,
         .options = record_options,
         .n_options = nd_array_size(record_options),
         .values_bytes = sizeof(struct nd_record_options),

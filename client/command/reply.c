@@ -36,7 +36,7 @@
         XX(S, exec, "exec", TEXT, 0, 0, 0, "COMMAND",                                              \
            "Run by /bin/sh for each question: .npy files on stdin, one behind another, and .npy "  \
            "files on stdout as the answer. Required.")                                             \
-        XX(S, group, "group", TEXT, 0, 0, 0, "NAME",                                               \
+        XX(S, group, "group", NAME, 0, 0, 0, "NAME",                                               \
            "Share the questions with the others of this group.")                                   \
         XX(S, count, "count", COUNT, 0, 1, INT64_MAX, "N", "Stop when N questions were answered.") \
         XX(S, timeout_ms, "timeout", TIME, 60000, 1, INT32_MAX, "S",                               \
@@ -441,6 +441,7 @@ const struct nd_command nd_command_reply = {
                 "when it is ready.",
         .n_arguments_min = 1,
         .n_arguments_max = 1,
+        .checks = ND_ARGUMENTS_PATTERN,
         .options = reply_options,
         .n_options = nd_array_size(reply_options),
         .values_bytes = sizeof(struct nd_reply_options),

@@ -24,8 +24,8 @@
 #define REQUEST_OPTIONS(XX, S)                                                                     \
         XX(S, output, "output", TEXT, 0, 0, 0, "DIR",                                              \
            "Write each array of the answers to DIR/TOPIC-N.npy; -o means the same.")               \
-        XX(S, dtype, "dtype", TEXT, 0, 0, 0, "DTYPE", "Element type of raw files, as for pub.")    \
-        XX(S, shape, "shape", TEXT, 0, 0, 0, "N,N", "Shape of raw files, as for pub.")             \
+        XX(S, dtype, "dtype", DTYPE, 0, 0, 0, "DTYPE", "Element type of raw files, as for pub.")   \
+        XX(S, shape, "shape", SHAPE, 0, 0, 0, "N,N", "Shape of raw files, as for pub.")            \
         XX(S, meta, "meta", LIST, 0, 0, 0, "KEY=VALUE",                                            \
            "Metadata of every question; may be given several times, as for pub.")                  \
         XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
@@ -211,6 +211,7 @@ const struct nd_command nd_command_request = {
                    "seconds, and what else there is.",
         .n_arguments_min = 2,
         .n_arguments_max = UINT32_MAX,
+        .checks = ND_ARGUMENTS_TOPIC,
         .options = request_options,
         .n_options = nd_array_size(request_options),
         .values_bytes = sizeof(struct nd_request_options),

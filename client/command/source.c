@@ -54,6 +54,7 @@ struct nd_source {
         uint64_t message_max;
         struct nd_progress *progress;
         bool has_dtype;
+        bool is_raw; /* the dtype is none: bytes */
         struct nd_spelling dtype;
         bool has_shape;
         int64_t shape[NDBUS_DIMS_MAX];
@@ -146,6 +147,7 @@ int nd_source_open(struct nd_source **ret_source,
                 if (r)
                         return r;
                 source->has_dtype = true;
+                source->is_raw = source->dtype.dtype[0] == '\0';
         }
         if (options->shape) {
                 r = nd_spelling_parse_shape(options->shape, "--shape", source->shape, &source->ndim,
@@ -317,6 +319,11 @@ static int source_need(struct nd_source *source, size_t n, struct nd_fault *faul
         return r;
 }
 
+static uint64_t source_element_bits(const struct nd_source *source)
+{
+        return (uint64_t)source->dtype.bits * (source->dtype.lanes ? source->dtype.lanes : 1);
+}
+
 /* An .npy of opaque elements is what NumPy makes of bfloat16 and the like: --dtype says which. */
 static int source_rename(struct nd_source *source, struct nd_fault *fault)
 {
@@ -327,15 +334,18 @@ static int source_rename(struct nd_source *source, struct nd_fault *fault)
                                     "is for raw bytes; an .npy file has its own shape");
         if (!source->has_dtype)
                 return 0;
-        if (strcmp(array->dtype, "opaque") != 0 || array->bits != (source->dtype.bits + 7) / 8 * 8)
+        if (source->is_raw || strcmp(array->dtype, "opaque") != 0 ||
+            array->bits != (source_element_bits(source) + 7) / 8 * 8)
                 return nd_fault_set(fault, NDBUS_EINVAL, "--dtype",
                                     "cannot rename %s of %" PRIu32 " bytes; an .npy of opaque "
-                                    "elements ('|V%" PRIu32 "') could be",
-                                    array->dtype, array->bits / 8, (source->dtype.bits + 7) / 8);
+                                    "elements ('|V%" PRIu64 "') could be",
+                                    array->dtype, array->bits / 8,
+                                    (source_element_bits(source) + 7) / 8);
         if (source->dtype.bits < 8)
                 array->flags |= NDBUS_SUBBYTE_PADDED;
         array->dtype = source->dtype.dtype;
         array->bits = source->dtype.bits;
+        array->lanes = source->dtype.lanes;
         array->flags |= source->dtype.flags;
         array->unit = source->dtype.unit[0] ? source->dtype.unit : NULL;
         array->unit_count = source->dtype.unit_count;
@@ -469,7 +479,7 @@ source_next_record(struct nd_source *source, struct nd_source_message *ret, stru
 /* Bytes that the shape wants; false if they are no whole number below 2^63. */
 static bool source_raw_bytes(const struct nd_source *source, uint64_t *ret)
 {
-        uint64_t bits = source->dtype.bits;
+        uint64_t bits = source_element_bits(source);
 
         for (int32_t i = 0; i < source->ndim; ++i)
                 if (nd_mul_overflow(bits, (uint64_t)source->shape[i], &bits))
@@ -483,7 +493,7 @@ static bool source_raw_bytes(const struct nd_source *source, uint64_t *ret)
 /* Without --shape: all there is, in one dimension. */
 static int source_shape_raw(struct nd_source *source, struct nd_fault *fault)
 {
-        uint32_t itemsize = source->dtype.bits / 8;
+        uint64_t itemsize = source_element_bits(source) / 8;
         size_t n;
         int r;
 
@@ -491,7 +501,7 @@ static int source_shape_raw(struct nd_source *source, struct nd_fault *fault)
         if (r)
                 return r;
         n = source->n_bytes - source->at;
-        if (source->dtype.bits % 8 || n % itemsize)
+        if (source_element_bits(source) % 8 || n % itemsize)
                 return nd_fault_set(fault, NDBUS_ELENGTH, "--dtype",
                                     "%zu bytes are no whole number of %s; say --shape too", n,
                                     source->dtype.dtype);
@@ -513,8 +523,9 @@ static int source_next_raw(struct nd_source *source, struct nd_fault *fault)
                                     "is neither .npy nor an ndbus record; for raw bytes give "
                                     "--dtype and --shape");
         source->array = (struct ndbus_array){
-                .dtype = source->dtype.dtype,
+                .dtype = source->is_raw ? NULL : source->dtype.dtype,
                 .bits = source->dtype.bits,
+                .lanes = source->dtype.lanes,
                 .flags = source->dtype.flags,
                 .ndim = source->ndim,
                 .shape = source->shape,

@@ -134,6 +134,70 @@ spelling_take_tail(const char *tail, const struct nd_dtype *known, struct nd_spe
         return false;
 }
 
+/* "x4" at the end: the lanes, and the bytes in front of it; 0: there are none, or too many. */
+static uint16_t spelling_take_lanes(const char *text, size_t *n_text)
+{
+        size_t i = *n_text;
+        uint32_t lanes = 0;
+
+        while (i > 0 && text[i - 1] >= '0' && text[i - 1] <= '9')
+                --i;
+        if (i < 2 || text[i - 1] != 'x' || text[i] == '0' || *n_text - i > 5)
+                return 0;
+        for (size_t k = i; k < *n_text; ++k)
+                lanes = lanes * 10 + (uint32_t)(text[k] - '0');
+        if (lanes == 0 || lanes > UINT16_MAX)
+                return 0;
+        *n_text = i - 1;
+        return (uint16_t)lanes;
+}
+
+/* Why a word with a known name is none. */
+static int spelling_refuse(const char *text,
+                           const struct nd_dtype *known,
+                           const char *field,
+                           struct nd_fault *fault)
+{
+        if (known && known->trait == ND_DTYPE_RECORD)
+                return nd_fault_set(
+                        fault, NDBUS_EINVAL, field,
+                        "'%.60s' would need the record's fields; give an .npy file, which "
+                        "has them, or opaque[BYTES]",
+                        text);
+        if (known && known->trait == ND_DTYPE_UNIT)
+                return nd_fault_set(fault, NDBUS_EINVAL, field,
+                                    "'%.60s' needs a unit, as in %s[ns] or %s[25us]", text,
+                                    known->name, known->name);
+        if (known && known->trait != ND_DTYPE_PLAIN)
+                return nd_fault_set(fault, NDBUS_EINVAL, field,
+                                    "'%.60s' needs the length of an element, as in %s[16]", text,
+                                    known->name);
+        return nd_fault_set(fault, NDBUS_EINVAL, field,
+                            "'%.60s' is no dtype; float32, >uint16, float32x4, datetime64[ns], "
+                            "bytes[16], raw or name:BITS would be one",
+                            text);
+}
+
+/* The rules of arrays, asked about one element. */
+static int spelling_check(const struct nd_spelling *s, const char *field, struct nd_fault *fault)
+{
+        const struct ndbus_array array = {
+                .data = s,
+                .dtype = s->dtype,
+                .bits = s->bits,
+                .lanes = s->lanes,
+                .flags = s->flags,
+                .unit = s->unit[0] ? s->unit : NULL,
+                .unit_count = s->unit_count,
+        };
+        struct nd_fault why = {.code = 0};
+        struct nd_plan plan;
+
+        if (nd_layout_plan(&array, "", &plan, &why))
+                return nd_fault_set(fault, NDBUS_EINVAL, field, "%s", why.text);
+        return 0;
+}
+
 int nd_spelling_parse_dtype(const char *text,
                             const char *field,
                             struct nd_spelling *ret,
@@ -142,22 +206,36 @@ int nd_spelling_parse_dtype(const char *text,
         struct nd_spelling s = {.dtype = ""};
         const struct nd_dtype *known;
         const char *name = text;
-        size_t n;
+        char tail[64] = "";
+        size_t n, n_word;
 
+        if (strcmp(text, "raw") == 0) {
+                s.bits = 8;
+                *ret = s;
+                return 0;
+        }
         if (*name == '>' || *name == '<') {
                 s.flags = *name == '>' ? NDBUS_BIG_ENDIAN : 0;
                 ++name;
         }
+        n_word = strlen(name);
+        if (!nd_dtype_find(name, n_word)) /* complex128 has none */
+                s.lanes = spelling_take_lanes(name, &n_word);
         n = strcspn(name, "[:");
+        n = n < n_word ? n : n_word;
         known = nd_dtype_find(name, n);
-        if (n == 0 || n >= sizeof(s.dtype) || !spelling_take_tail(name + n, known, &s))
+        if (n == 0 || n >= sizeof(s.dtype) || n_word - n >= sizeof(tail))
+                return spelling_refuse(text, NULL, field, fault);
+        memcpy(tail, name + n, n_word - n);
+        if (!spelling_take_tail(tail, known, &s))
+                return spelling_refuse(text, known, field, fault);
+        if (name > text && known && !known->has_byte_order)
                 return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                    "'%.60s' is no dtype; float32, >uint16, datetime64[ns], "
-                                    "bytes[16] or name:BITS would be one",
-                                    text);
-        if (known && !known->has_byte_order)
-                s.flags = 0;
+                                    "'%.60s': %s has no byte order; leave the %c away", text,
+                                    known->name, *text);
         memcpy(s.dtype, name, n);
+        if (spelling_check(&s, field, fault))
+                return NDBUS_EINVAL;
         *ret = s;
         return 0;
 }

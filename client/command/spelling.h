@@ -23,8 +23,9 @@ char *nd_spelling_shape(const struct ndbus_array *array, char *out, size_t n_out
 #define ND_SPELLING_BYTES 1536u
 
 struct nd_spelling {
-        char dtype[64];
-        uint32_t bits;
+        char dtype[64]; /* "": raw bytes */
+        uint32_t bits;  /* of one lane */
+        uint16_t lanes; /* 0: none */
         uint32_t flags;
         char unit[8];
         uint32_t unit_count;

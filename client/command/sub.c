@@ -38,7 +38,7 @@
            "Bytes that may wait in the daemon. Default 64M.")                                      \
         XX(S, window, "window", COUNT, 0, 1, INT64_MAX, "N",                                       \
            "Messages on the way to this program. Default 256; with latest, one when asked.")       \
-        XX(S, group, "group", TEXT, 0, 0, 0, "NAME",                                               \
+        XX(S, group, "group", NAME, 0, 0, 0, "NAME",                                               \
            "Share the messages with the other subscribers of this group.")                         \
         XX(S, no_retained, "no-retained", FLAG, 0, 0, 0, "", "Leave out the retained values.")     \
         XX(S, timeout_ms, "timeout", TIME, -1, 0, INT32_MAX, "S",                                  \
@@ -265,6 +265,7 @@ const struct nd_command nd_command_sub = {
                    "in seconds, messages lost just before, and what else there is.",
         .n_arguments_min = 1,
         .n_arguments_max = 1,
+        .checks = ND_ARGUMENTS_PATTERN,
         .options = sub_options,
         .n_options = nd_array_size(sub_options),
         .values_bytes = sizeof(struct nd_sub_options),

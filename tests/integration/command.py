@@ -80,6 +80,28 @@ def test_usage(folder):
         (["replay", "f", "--rate", "-1"], "--rate: '-1' is no number; give 0 to 1000000"),
         (["replay", "f", "--topic", "a//b"], "--topic: pattern: has an empty segment at byte 2"),
         (["unpack", "f"], "--output: is missing; say where the arrays go, as in -o DIR"),
+        (["pub", "t", "f", "--dtype", "foo"],
+         "--dtype: 'foo' is no dtype; float32, >uint16, float32x4, datetime64[ns], bytes[16], raw or "
+         "name:BITS would be one"),
+        (["pack", "f", "-o", "-", "--dtype", ">int8"],
+         "--dtype: '>int8': int8 has no byte order; leave the > away"),
+        (["request", "t", "f", "--dtype", "datetime64"],
+         "--dtype: 'datetime64' needs a unit, as in datetime64[ns] or datetime64[25us]"),
+        (["pub", "t", "f", "--dtype", "record[24]"],
+         "--dtype: 'record[24]' would need the record's fields; give an .npy file, which has them, or "
+         "opaque[BYTES]"),
+        (["pub", "t", "f", "--dtype", "datetime64[xx]"],
+         '--dtype: "xx" is no unit: Y M W D h m s ms us ns ps fs as generic'),
+        (["pub", "t", "f", "--shape", "2x3"],
+         "--shape: '2x3' is no shape; 480,640 would be one, of at most 64 dimensions"),
+        (["ping", "--url", "http://x"], '--url: is "http://x"; unix:/path or tcp://host:port is wanted'),
+        (["pub", "t/*", "f"], "t/*: topic: has a '*', which only patterns may have"),
+        (["request", "a//b", "f"], "a//b: topic: has an empty segment at byte 2"),
+        (["sub", "a//b"], "a//b: pattern: has an empty segment at byte 2"),
+        (["reply", "a//b", "--exec", "cat"], "a//b: pattern: has an empty segment at byte 2"),
+        (["record", "a", "a//b", "-o", "-"], "a//b: pattern: has an empty segment at byte 2"),
+        (["sub", "a", "--group", ""], "--group: has 0 bytes; give a name of 1 to 255"),
+        (["reply", "a", "--group", "x" * 256], "--group: has 256 bytes; give a name of 1 to 255"),
         (["stat", "x"], "x: one argument too many; the usage is: ndbus stat "),
     ]:
         done = run(*arguments, check=2)
@@ -154,6 +176,8 @@ def test_daemon_with_closed_streams(folder):
 def test_no_daemon(folder):
     put(folder, "a.npy", FLOATS)
     url = "unix:" + os.path.join(folder, "nobody")
+    done = run("ping", url="http://x", check=1)
+    assert 'ndbus ping: NDBUS_URL: is "http://x"' in done.err, done.err
     for arguments in [["ping"], ["stat"], ["sub", "t"], ["pub", "t", os.path.join(folder, "a.npy")],
                       ["bench", "--count", "1"]]:
         done = run(*arguments, url=url, check=1)
@@ -197,6 +221,13 @@ def test_pack(folder):
     done = run("unpack", packed, "-o", out, check=0)
     assert done.out == "b.npy\tbfloat16\t[6]\tnote=bfloat16 written as |V2\n", done.out
     assert get(out, "b.npy") == BRAIN
+
+    # lanes, and bytes without a dtype, are read as they are written
+    for dtype, shape in [("float32x2", "[2]"), ("raw", "[16]"), ("opaque[16]", "[1]"), ("uint8x16", "[1]")]:
+        run("pack", put(folder, "16", bytes(16)), "-o", packed, "--dtype", dtype, check=0)
+        done = run("unpack", packed, "-o", out, check=0)
+        assert done.out.split("\t")[1:3] in [[dtype, shape], [dtype, shape + "\n"]], done.out
+    run("pack", put(folder, "V8.npy", npy("|V8", (2,), bytes(16))), "-o", packed, "--dtype", "float32x2", check=0)
 
     # pipes on both sides, several arrays behind one another
     done = run("pack", "-", "-o", "-", input=FLOATS + BRAIN, check=0)
@@ -322,8 +353,8 @@ def test_lines(folder):
         done = run("pub", "nobody", a, "--wait-subscribers", 1, "--timeout", "0.2", url=daemon.unix,
                    check=1)
         assert "--wait-subscribers 1: timed out" in done.err, done.err
-        for topic in ["a//b", "a/*", "$sys/x", ""]:
-            run("pub", topic, a, url=daemon.unix, check=1)
+        for topic, status in [("a//b", 2), ("a/*", 2), ("$sys/x", 1), ("", 2)]:
+            run("pub", topic, a, url=daemon.unix, check=status)
         Sub(daemon.unix, "t/**", "--no-retained").interrupt()
 
 

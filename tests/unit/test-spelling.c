@@ -28,6 +28,9 @@ Test(spelling, reads_back_what_it_prints)
                 {"bytes[16]", "bytes", 128, 0, NULL, 0},
                 {"opaque[3]", "opaque", 24, 0, NULL, 0},
                 {">ucs4[5]", "ucs4", 160, NDBUS_BIG_ENDIAN, NULL, 0},
+                {"uint8x4", "uint8", 8, 0, NULL, 0},
+                {">float32x16", "float32", 32, NDBUS_BIG_ENDIAN, NULL, 0},
+                {"float128:128x2", "float128", 128, 0, NULL, 0},
                 {"float128:128", "float128", 128, 0, NULL, 0},
         };
 
@@ -47,6 +50,7 @@ Test(spelling, reads_back_what_it_prints)
 
                 array = (struct ndbus_array){.dtype = s.dtype,
                                              .bits = s.bits,
+                                             .lanes = s.lanes,
                                              .flags = s.flags,
                                              .unit = s.unit[0] ? s.unit : NULL,
                                              .unit_count = s.unit_count};
@@ -79,6 +83,17 @@ Test(spelling, refuses_what_is_no_dtype)
                 "foo:99999999999",
                 "float32 ",
                 "datetime64[nanosecond]",
+                "datetime64[xx]",
+                "datetime64x2[ns]",
+                ">int8",
+                "<bool",
+                "float32x0",
+                "float32x",
+                "float32x65536",
+                "bytes[4]x2",
+                "x4",
+                "raw[4]",
+                ">raw",
         };
 
         for (size_t i = 0; i < nd_array_size(words); ++i) {
