@@ -183,7 +183,7 @@ static int take_reports(struct ndbus *bus)
 {
         struct nd_reports *reports = &bus->reports;
         uint64_t n = reports->n, n_lost = bus->n_lost_unflushed;
-        struct nd_fault *first = &reports->first;
+        const struct nd_fault *first = &reports->first, *why = &bus->connection.why;
 
         reports->n = 0;
         bus->n_lost_unflushed = 0;
@@ -194,8 +194,9 @@ static int take_reports(struct ndbus *bus)
         if (n_lost > 0)
                 return nd_detail_fail(NDBUS_ENOTCONN,
                                       "%llu messages were not confirmed before the connection was "
-                                      "lost",
-                                      (unsigned long long)n_lost);
+                                      "lost: %s%s%s",
+                                      (unsigned long long)n_lost, why->field,
+                                      why->field[0] ? ": " : "", why->text);
         return 0;
 }
 
@@ -261,7 +262,8 @@ static int flush_and_report(struct ndbus *bus, int timeout_ms)
         int r, told;
 
         r = flush(bus, nd_deadline_in_ms(timeout_ms));
-        if (r == NDBUS_ETIMEDOUT || r == NDBUS_EINTERRUPTED)
+        /* what was refused is told also when of the others nothing was heard */
+        if ((r == NDBUS_ETIMEDOUT || r == NDBUS_EINTERRUPTED) && bus->reports.n == 0)
                 return r;
         told = take_reports(bus);
         return told ? told : r;

@@ -507,7 +507,7 @@ int nd_connection_fail_down(const struct ndbus *bus)
         if (c->is_stopping)
                 return nd_detail_fail(NDBUS_ENOTCONN, "%s: the daemon is stopping", c->url_text);
         if (c->why.code)
-                return nd_detail_fail(NDBUS_ENOTCONN, "%s", c->why.text);
+                return nd_detail_fault_as(NDBUS_ENOTCONN, &c->why);
         return nd_detail_fail(NDBUS_ENOTCONN, "%s: not connected yet", c->url_text);
 }
 

@@ -41,9 +41,13 @@ int nd_detail_say(int code, const char *text)
 
 int nd_detail_fault(const struct nd_fault *fault)
 {
-        if (fault->field[0])
-                return nd_detail_fail(fault->code, "%s: %s", fault->field, fault->text);
-        return nd_detail_fail(fault->code, "%s", fault->text);
+        return nd_detail_fault_as(fault->code, fault);
+}
+
+int nd_detail_fault_as(int code, const struct nd_fault *fault)
+{
+        return nd_detail_fail(code, "%s%s%s", fault->field, fault->field[0] ? ": " : "",
+                              fault->text);
 }
 
 int nd_detail_errno(const char *function, int error)

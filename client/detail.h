@@ -18,5 +18,8 @@ int nd_detail_say(int code, const char *text);
 /* "FIELD: text" of a fault; the code is the fault's. */
 int nd_detail_fault(const struct nd_fault *fault);
 
+/* The same text with another code: what was lost by it. */
+int nd_detail_fault_as(int code, const struct nd_fault *fault);
+
 /* The name of the function and errno, as NDBUS_ESYSTEM. */
 int nd_detail_errno(const char *function, int error);

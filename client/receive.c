@@ -83,7 +83,7 @@ static int take_loss(struct ndbus *bus)
         int code = bus->connection.lost;
 
         bus->connection.lost = 0;
-        return code ? nd_detail_fail(code, "%s", bus->connection.why.text) : 0;
+        return code ? nd_detail_fault_as(code, &bus->connection.why) : 0;
 }
 
 bool nd_receive_is_ready(const struct ndbus *bus)

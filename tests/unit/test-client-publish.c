@@ -633,6 +633,51 @@ Test(client_publish, refusals_are_told)
         fake_peer_end(peer);
 }
 
+static void refuse_without_pong_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        fake_peer_accept(peer);
+        fake_peer_expect(peer, ND_KIND_PUBLISH);
+        send_error(peer, NDBUS_EDENIED, ND_KIND_PUBLISH, 1, false);
+        fake_peer_drain(peer);
+}
+
+/* A daemon that answers no question has said something all the same. */
+Test(client_publish, refusals_are_told_when_the_flush_times_out)
+{
+        struct fake_peer *peer = fake_peer_start(refuse_without_pong_script, NULL);
+        struct ndbus *bus = open_bus(peer);
+        int r = NDBUS_ETIMEDOUT;
+
+        cr_assert_eq(ndbus_publish(bus, "x", NULL, 0, NULL), 0);
+        for (int i = 0; i < 1000 && r == NDBUS_ETIMEDOUT; ++i)
+                r = ndbus_flush(bus, 10);
+        cr_assert_eq(r, NDBUS_EDENIED, "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void overgrant_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        fake_peer_accept(peer);
+        fake_peer_expect(peer, ND_KIND_PUBLISH);
+        fake_peer_grant(peer, UINT64_MAX, 0);
+        fake_peer_drain(peer);
+}
+
+Test(client_publish, the_reason_of_a_loss_is_told)
+{
+        struct fake_peer *peer = fake_peer_start(overgrant_script, NULL);
+        struct ndbus *bus = open_bus(peer);
+
+        cr_assert_eq(ndbus_publish(bus, "x", NULL, 0, NULL), 0);
+        cr_assert_eq(ndbus_flush(bus, 5000), NDBUS_ENOTCONN);
+        cr_assert(strstr(ndbus_detail(), "lost: CREDIT: "), "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
 static void pause_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_topic_header topic = {
