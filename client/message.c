@@ -30,6 +30,19 @@ static uint64_t round_up(uint64_t n)
         return (n + ND_ALIGN_BYTES - 1) & ~(uint64_t)(ND_ALIGN_BYTES - 1);
 }
 
+/* What is no map is kept all the same: why it is none is asked later, if at all. */
+static void message_take_meta(struct ndbus_message *m, uint8_t *to, const void *meta, size_t n)
+{
+        memcpy(to, meta, n);
+        if (nd_scan(to, n, ND_SCAN_META, "meta", NULL) == 0) {
+                m->meta = to;
+                m->n_meta = n;
+        } else {
+                m->refused_meta = to;
+                m->n_refused_meta = n;
+        }
+}
+
 /* Lays out struct, arrays, frame pointers, meta and @n_body bytes in one buffer. */
 static int message_alloc(struct nd_pool *pool,
                          struct nd_shared_header *shared,
@@ -73,12 +86,8 @@ static int message_alloc(struct nd_pool *pool,
                 memcpy(m->arrays, shared->arrays, n * sizeof(*m->arrays));
                 memset(m->frames, 0, n * sizeof(struct nd_buffer *));
         }
-        if (prelude->meta_bytes &&
-            nd_scan(meta, prelude->meta_bytes, ND_SCAN_META, "meta", NULL) == 0) {
-                memcpy(memory->data + meta_at, meta, prelude->meta_bytes);
-                m->meta = memory->data + meta_at;
-                m->n_meta = prelude->meta_bytes;
-        }
+        if (prelude->meta_bytes)
+                message_take_meta(m, memory->data + meta_at, meta, prelude->meta_bytes);
         *ret = m;
         return 0;
 }
@@ -316,6 +325,16 @@ ND_PUBLIC uint32_t ndbus_message_subscription(const struct ndbus_message *m)
 ND_PUBLIC void *ndbus_message_userdata(const struct ndbus_message *m)
 {
         return m->userdata;
+}
+
+ND_PUBLIC int ndbus_message_check_meta(const struct ndbus_message *m)
+{
+        struct nd_fault fault;
+
+        if (!m->refused_meta)
+                return 0;
+        nd_scan(m->refused_meta, m->n_refused_meta, ND_SCAN_META, "meta", &fault);
+        return nd_detail_fault_as(NDBUS_EMETA, &fault);
 }
 
 ND_PUBLIC size_t ndbus_message_meta(const struct ndbus_message *m, const void **ret_meta)

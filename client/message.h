@@ -58,13 +58,15 @@ struct ndbus_message {
         uint8_t *body;             /* if the frames are together */
         const uint8_t *meta;
         size_t n_meta;
+        const uint8_t *refused_meta; /* [n_refused_meta] what came instead of one */
+        size_t n_refused_meta;
         size_t i_fill; /* frame that the last received byte belongs to */
 };
 
 /**
  * nd_message_new() - make a message that is to be filled
  * @shared:   its header; a reference is taken
- * @meta:     copied; left out if it is no sound msgpack map
+ * @meta:     copied; left out, and kept in mind, if it is no sound msgpack map
  *
  * Return: 0, NDBUS_ENOMEM
  */

@@ -71,6 +71,11 @@ static int record_message(struct record *record, const struct ndbus_message *mes
 
         if (!record_is_first(record, message))
                 return ND_EXIT_OK;
+        if (ndbus_message_check_meta(message)) { /* a record could not be read */
+                nd_report_bus("not recorded", NDBUS_EMETA);
+                record->has_refused = true;
+                return ND_EXIT_OK;
+        }
         if (nd_recording_add(&record->recording, message, &fault))
                 return nd_report_fault(record->options->output, &fault);
         ++record->n_recorded;

@@ -314,6 +314,8 @@ static void reply_compute(const struct reply *reply,
                 snprintf(result->error, sizeof(result->error), "memfd_create: %s", strerror(errno));
         else if (pipe2(pipe_fds, O_CLOEXEC) < 0 || fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK) < 0)
                 snprintf(result->error, sizeof(result->error), "pipe2: %s", strerror(errno));
+        else if (ndbus_message_check_meta(question))
+                snprintf(result->error, sizeof(result->error), "question: %.200s", ndbus_detail());
         else if (reply_write_question(in_fd, question, ndbus_message_max(reply->bus),
                                       result->error) == 0)
                 reply_execute(reply, question, in_fd, pipe_fds, result);

@@ -104,6 +104,11 @@ request_write_answer(struct request *request, const struct ndbus_message *answer
         printf("\t%" PRIu64 "\t%.6f", ndbus_message_bytes(answer), (double)took_ns / 1e9);
         if (request->folder_fd >= 0)
                 request_write_files(request, arrays, n_arrays);
+        if (ndbus_message_check_meta(answer)) {
+                printf("\tnote=%s", ndbus_strerror(NDBUS_EMETA));
+                nd_report_bus(request->topic, NDBUS_EMETA);
+                request->has_failed = true;
+        }
         if (n_meta > 0) {
                 fputs("\tmeta=", stdout);
                 if (nd_meta_write_json(stdout, meta, n_meta, NULL))

@@ -121,6 +121,11 @@ static void sub_write_extras(struct sub *sub,
                 }
                 sub_write_file(sub, message, &arrays[i], n_arrays > 1 ? (int)i : -1);
         }
+        if (ndbus_message_check_meta(message)) {
+                printf("\tnote=%s", ndbus_strerror(NDBUS_EMETA));
+                nd_report_bus(ndbus_message_topic(message), NDBUS_EMETA);
+                sub->has_failed = true;
+        }
         if (sub->options->meta && n_meta > 0) {
                 fputs("\tmeta=", stdout);
                 if (nd_meta_write_json(stdout, meta, n_meta, NULL))

@@ -211,12 +211,16 @@ static PyObject *message_get_meta(PyObject *object, void *unused)
         struct ndbus_message *m;
         const void *meta;
         size_t n_meta;
+        int r;
 
         (void)unused;
         if (!self->meta) {
                 m = message_get(object);
                 if (!m)
                         return NULL;
+                r = ndbus_message_check_meta(m);
+                if (r)
+                        return ndpy_raise(r);
                 n_meta = ndbus_message_meta(m, &meta);
                 self->meta = ndpy_meta_unpack(meta, n_meta);
         }

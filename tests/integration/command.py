@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -49,11 +50,16 @@ def msgpack(value):
     return b"\xcf" + struct.pack(">Q", value)
 
 
+def packet(kind, header, meta=b"", n_body=0):
+    """Prelude, header and meta of a connection's first of its kind."""
+    header = msgpack(header)
+    return struct.pack("<BBHIIIQQQQQII", kind, 0, 0, len(header), len(meta), 0, n_body, 0, 0, 1, 0, 0,
+                       0) + header + meta
+
+
 def record(frame, body, meta=b""):
     """An ndbus record of one frame, as a peer of any kind could make it."""
-    header = msgpack({"topic": "r", "frames": [dict(frame, bytes=len(body))]})
-    prelude = struct.pack("<BBHIII6Q2I", 16, 0, 0, len(header), len(meta), 0, len(body), 0, 0, 0, 0, 0, 0, 0)[:64]
-    text = prelude.ljust(64, b"\0") + header + meta
+    text = packet(16, {"topic": "r", "frames": [dict(frame, bytes=len(body))]}, meta, len(body))
     text += bytes(-len(text) % 64) + body + bytes(-len(body) % 64)
     return b"\x89NDBUS\r\n\1" + bytes(7) + struct.pack("<Q", 64 + len(text)) + bytes(40) + text
 
@@ -457,6 +463,33 @@ def test_broadcast(folder):
         done = run("request", "svc", many, url=daemon.unix, check=1)
         assert "question: shape: repeats elements" in done.out and "(message-max)" in done.out, done.out
         reply.interrupt()
+
+
+def test_malformed_meta(folder):
+    """What is no map is told by whoever reads it; nobody else is harmed."""
+    frame = {"dtype": ["uint8", 8], "shape": [4]}
+    for meta in [b"\xdf\xff\xff\xff\xff", b"\1"]:
+        path = put(folder, "bad.ndb", record(frame, b"\1\2\3\4", meta))
+        for arguments in [["unpack", path, "-o", folder], ["info", path], ["pack", path, "-o", "-"]]:
+            done = run(*arguments, check=1)
+            assert "record 1, which begins at byte 0: meta is not a msgpack map" in done.err, done.err
+    with Daemon() as daemon:
+        out = os.path.join(folder, "recording.ndb")
+        sub = Sub(daemon.unix, "t", "--count", 1, "--meta")
+        recorder = Sub(daemon.unix, "t", "--count", 1, "--timeout", 1, "-o", out, command="record")
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(daemon.unix[len("unix:"):])
+            peer.sendall(b"NDBUS\0\1\1" + bytes(8) + packet(1, {"features": []}))
+            header = {"topic": "t", "frames": [dict(frame, bytes=4)]}
+            peer.sendall(packet(16, header, b"\1", 4) + b"\1\2\3\4")
+            line = sub.finish(1)[0].split("\t")
+            assert line[2:5] == ["uint8", "[4]", "4"] and line[7:] == ["note=meta is not a msgpack map"], line
+            recorder.finish(1)
+        assert "meta is not a msgpack map: meta: " in sub.said, sub.said
+        assert "not recorded: meta is not a msgpack map: meta: " in recorder.said, recorder.said
+        assert "messages\t0" in run("info", out, check=0).out
+    good = put(folder, "good.ndb", record(frame, b"\1\2\3\4", msgpack({"k": "v"})))
+    assert '{"k": "v"}' in run("unpack", good, "-o", folder, "--meta", check=0).out
 
 
 def test_restart(folder):

@@ -152,8 +152,8 @@ int ndbus_fd(struct ndbus *bus);
 /**
  * ndbus_flush() - wait until the daemon has routed all that was published before
  *
- * Return: 0; NDBUS_ETIMEDOUT; NDBUS_ENOTCONN; or the code of the first error that the daemon
- *         reported about a message since the last flush: ndbus_detail() has its text and how many
+ * Return: 0; NDBUS_ETIMEDOUT; NDBUS_ENOTCONN; or, before these, the code of the first error that the
+ *         daemon reported about a message since the last flush: ndbus_detail() has its text and how many
  *         there were. Reported errors are forgotten then.
  */
 int ndbus_flush(struct ndbus *bus, int timeout_ms);
@@ -402,8 +402,12 @@ int ndbus_message_redelivered(const struct ndbus_message *m);
 uint32_t ndbus_message_subscription(const struct ndbus_message *m);
 void *ndbus_message_userdata(const struct ndbus_message *m); /**< of the subscription */
 
-/** @ret_meta: msgpack map that passed a bounds check (depth, counts), NULL if there is none */
+/** @ret_meta: msgpack map that passed a bounds check (depth, counts), NULL if there is none, or
+ *             ndbus_message_check_meta() fails */
 size_t ndbus_message_meta(const struct ndbus_message *m, const void **ret_meta);
+
+/** 0; NDBUS_EMETA: meta came that is no msgpack map within bounds; the arrays are as they were sent */
+int ndbus_message_check_meta(const struct ndbus_message *m);
 
 /**
  * ndbus_message_header() - the message's header as it came
