@@ -21,9 +21,9 @@ static int say_end(struct ndbus_subscription *sub)
 {
         const struct nd_fault *fault = &sub->end_fault;
 
-        if (fault->has_numbers)
+        if (fault->has_numbers && !fault->text[0])
                 return nd_detail_fail(sub->end_code, "subscription %u (%s): %s: %llu, limit %llu",
-                                      sub->id, sub->pattern, fault->text,
+                                      sub->id, sub->pattern, ndbus_strerror(sub->end_code),
                                       (unsigned long long)fault->value,
                                       (unsigned long long)fault->limit);
         return nd_detail_fail(sub->end_code, "subscription %u (%s): %s", sub->id, sub->pattern,

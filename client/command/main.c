@@ -8,6 +8,7 @@
  */
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 #include "client/command/command.h"
@@ -70,6 +71,7 @@ int main(int argc, char **argv)
         const char *name = argc > 1 ? argv[1] : "";
         unsigned int version = ndbus_version();
 
+        signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails */
         if (!nd_streams_open())
                 return nd_report_errno("/dev/null", errno);
         if (strcmp(name, "--help") == 0) {

@@ -129,34 +129,40 @@ static bool option_parse_count(const char *text, uint64_t *ret)
         if (!*text)
                 return false;
         for (; *text; ++text)
-                if (*text < '0' || *text > '9' || nd_mul_overflow(value, UINT64_C(10), &value) ||
-                    nd_add_overflow(value, (uint64_t)(*text - '0'), &value))
+                if (*text < '0' || *text > '9')
                         return false;
+                else if (nd_mul_overflow(value, UINT64_C(10), &value) ||
+                         nd_add_overflow(value, (uint64_t)(*text - '0'), &value))
+                        value = UINT64_MAX; /* out of every range */
         *ret = value;
         return true;
 }
 
-/* Digits with at most one point; strtod() would take "inf", "0x1p3" and the locale's comma. */
+/* "-2.5e3"; strtod() alone would take "inf", "0x1p3" and spaces too. */
 static bool option_parse_decimal(const char *text, double *ret)
 {
-        double value = 0, scale = 1;
-        bool has_digit = false, has_point = false;
+        static const char digits[] = "0123456789";
+        const char *s = text + (*text == '-');
+        size_t n = strspn(s, digits), n_behind = 0;
 
-        for (; *text; ++text) {
-                if (*text == '.' && !has_point) {
-                        has_point = true;
-                } else if (*text >= '0' && *text <= '9') {
-                        has_digit = true;
-                        value = value * 10 + (*text - '0');
-                        if (has_point)
-                                scale *= 10;
-                } else {
-                        return false;
-                }
+        s += n;
+        if (*s == '.') {
+                n_behind = strspn(++s, digits);
+                s += n_behind;
         }
-        if (!has_digit || !isfinite(value) || !isfinite(scale))
+        if (n + n_behind == 0)
                 return false;
-        *ret = value / scale;
+        if (*s == 'e' || *s == 'E') {
+                ++s;
+                s += *s == '-' || *s == '+';
+                n = strspn(s, digits);
+                if (n == 0)
+                        return false;
+                s += n;
+        }
+        if (*s)
+                return false;
+        *ret = strtod(text, NULL);
         return true;
 }
 
@@ -194,7 +200,7 @@ static int option_set_decimal(const struct nd_option *option,
         char right[96];
 
         if (is_time)
-                snprintf(right, sizeof(right), "%g to %g seconds", (double)option->min / 1000,
+                snprintf(right, sizeof(right), "%.10g to %.10g seconds", (double)option->min / 1000,
                          (double)option->max / 1000);
         else if (!is_rate)
                 snprintf(right, sizeof(right), "%" PRId64 " to %" PRId64, option->min, option->max);

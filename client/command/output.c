@@ -3,8 +3,9 @@
 /*
  * Writing files
  *
- * A file is written under a temporary name in the folder where it belongs and renamed when it is
- * whole, so that who watches the folder never reads half an array. Space is reserved first: what
+ * A file is written without a name in the folder where it belongs and named when it is whole, so that
+ * who watches the folder never reads half an array, and nothing stays when the program is killed. Where
+ * the file system has no files without names, or /proc is not there, a temporary name is used. Space is reserved first: what
  * does not fit is known before anything is written, also when a broadcast axis makes a small
  * message an enormous file.
  *
@@ -136,6 +137,8 @@ int nd_output_begin(int folder_fd,
         r = output_open_folder(folder_fd, path, base, &output.folder_fd, fault);
         if (r)
                 return r;
+        if (access("/proc/self/fd", X_OK) == 0)
+                output.fd = openat(output.folder_fd, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
         for (unsigned i = 0; output.fd < 0 && i < 1000; ++i) {
                 snprintf(output.temporary, sizeof(output.temporary), ".ndbus-%d-%u.tmp",
                          (int)getpid(), i);
@@ -151,6 +154,29 @@ int nd_output_begin(int folder_fd,
         }
         *ret_output = output;
         return 0;
+}
+
+/* A name for the file that has none. In the place of another file it comes by way of a temporary one,
+ * because a link replaces nothing. */
+static int output_link(struct nd_output *output, bool replace)
+{
+        char path[64];
+        int r;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", output->fd);
+        r = linkat(AT_FDCWD, path, output->folder_fd, output->name, AT_SYMLINK_FOLLOW);
+        if (r == 0 || errno != EEXIST || !replace)
+                return r;
+        for (unsigned i = 0; r < 0 && errno == EEXIST && i < 1000; ++i) {
+                snprintf(output->temporary, sizeof(output->temporary), ".ndbus-%d-%u.tmp",
+                         (int)getpid(), i);
+                r = linkat(AT_FDCWD, path, output->folder_fd, output->temporary, AT_SYMLINK_FOLLOW);
+        }
+        if (r < 0)
+                output->temporary[0] = '\0';
+        else
+                r = renameat(output->folder_fd, output->temporary, output->folder_fd, output->name);
+        return r;
 }
 
 static int output_rename(const struct nd_output *output, bool replace)
@@ -175,18 +201,22 @@ int nd_output_commit(struct nd_output *output, bool replace, struct nd_fault *fa
 {
         int r;
 
-        if (output->fd >= 0) {
+        if (output->fd >= 0 && output->temporary[0]) {
                 r = close(output->fd);
                 output->fd = -1;
                 if (r < 0)
                         return nd_fault_set(fault, NDBUS_ESYSTEM, output->name, "%s",
                                             strerror(errno));
         }
-        if (output_rename(output, replace) < 0) {
+        if ((output->temporary[0] ? output_rename(output, replace) : output_link(output, replace)) <
+            0) {
                 if (errno == EEXIST && !replace)
                         return nd_fault_set(fault, NDBUS_EINVAL, output->name, "exists");
                 return nd_fault_set(fault, NDBUS_ESYSTEM, output->name, "%s", strerror(errno));
         }
+        if (output->fd >= 0)
+                close(output->fd);
+        output->fd = -1;
         close(output->folder_fd);
         output->folder_fd = -1;
         return 0;
@@ -197,7 +227,8 @@ void nd_output_abandon(struct nd_output *output)
         if (output->fd >= 0)
                 close(output->fd);
         if (output->folder_fd >= 0) {
-                unlinkat(output->folder_fd, output->temporary, 0);
+                if (output->temporary[0])
+                        unlinkat(output->folder_fd, output->temporary, 0);
                 close(output->folder_fd);
         }
         output->fd = -1;

@@ -15,7 +15,7 @@
 struct nd_output {
         int fd;
         int folder_fd; /* where it will stand */
-        char temporary[64];
+        char temporary[64]; /* its name until then; "": it has none */
         char name[256];
 };
 

@@ -74,7 +74,7 @@ static int pack_message(void *userdata, const char *path, const struct nd_source
         nd_progress_show(&pack->progress, "%" PRIu64 " records, %" PRIu64 " MB", pack->n_records,
                          pack->n_bytes / 1000000);
         r = nd_file_write(pack->fd, bytes, n_bytes);
-        return r ? nd_report_errno("write", r) : ND_EXIT_OK;
+        return r ? nd_report_errno(pack->options->output, r) : ND_EXIT_OK;
 }
 
 static int pack_file(struct pack *pack, const char *path)

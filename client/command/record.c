@@ -10,7 +10,6 @@
  */
 
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 #include "client/command/command.h"
 #include "client/command/recording.h"
@@ -241,7 +240,6 @@ static int record_run(const void *values, char *const *arguments, size_t n_argum
         record.subscriptions = calloc(n_arguments, sizeof(struct ndbus_subscription *));
         if (!record.subscriptions)
                 return nd_report("out of memory");
-        signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a write that fails */
         nd_signals_catch();
         record.bus = nd_command_open(record.options->url);
         status = record.bus ? record_on_bus(&record) : ND_EXIT_FAILED;

@@ -115,6 +115,7 @@ reply_become(const char *command, const struct ndbus_message *question, int in_f
         FILE *out;
 
         setpgid(0, 0);
+        signal(SIGXFSZ, SIG_DFL); /* ours is ignored, which it would inherit */
         setenv("NDBUS_TOPIC", ndbus_message_topic(question), 1);
         setenv("NDBUS_REPLY", ndbus_message_reply(question), 1);
         reply_set_number("NDBUS_SOURCE", ndbus_message_source(question));

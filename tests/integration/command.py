@@ -83,7 +83,7 @@ def test_usage(folder):
         (["pack", "f"], "--output: is missing; say where the records go, as in -o FILE.ndb"),
         (["record", "t"], "--output: is missing; say where the records go, as in -o FILE.ndb"),
         (["replay", "-", "--repeat", "2"], "--repeat: stdin can be read only once; give a file"),
-        (["replay", "f", "--rate", "-1"], "--rate: '-1' is no number; give 0 to 1000000"),
+        (["replay", "f", "--rate", "-1"], "--rate: -1 is out of range; give 0 to 1000000"),
         (["replay", "f", "--topic", "a//b"], "--topic: pattern: has an empty segment at byte 2"),
         (["unpack", "f"], "--output: is missing; say where the arrays go, as in -o DIR"),
         (["pub", "t", "f", "--dtype", "foo"],
@@ -100,6 +100,10 @@ def test_usage(folder):
          '--dtype: "xx" is no unit: Y M W D h m s ms us ns ps fs as generic'),
         (["pub", "t", "f", "--shape", "2x3"],
          "--shape: '2x3' is no shape; 480,640 would be one, of at most 64 dimensions"),
+        (["ping", "--count", "99999999999999999999"],
+         "--count: 99999999999999999999 is out of range; give 1 to 10000000"),
+        (["sub", "t", "--timeout", "1e9"], "--timeout: 1e9 is out of range; give 0 to 2147483.647 seconds"),
+        (["sub", "t", "--timeout", "1e"], "--timeout: '1e' is no number; give 0 to 2147483.647 seconds"),
         (["ping", "--url", "http://x"], '--url: is "http://x"; unix:/path or tcp://host:port is wanted'),
         (["pub", "t/*", "f"], "t/*: topic: has a '*', which only patterns may have"),
         (["request", "a//b", "f"], "a//b: topic: has an empty segment at byte 2"),
@@ -395,6 +399,28 @@ def test_endless_input(folder):
         assert "message 1 has more than 1048576 bytes" in done.err, done.err
     done = run("pack", a, "-", "-o", "-", "--message-max", "140", input=FLOATS, check=0)
     assert run("info", "-", "--message-max", "12", input=done.stdout, check=0).out.count("messages\t2") == 1
+
+
+def test_killed_while_it_writes(folder):
+    """No half file stays, and what is in the way of a whole one is named."""
+    a = put(folder, "a.npy", FLOATS)
+    big = put(folder, "big", bytes(1 << 20))
+    out = os.path.join(folder, "out.ndb")
+    before = sorted(os.listdir(folder))
+    pack = subprocess.Popen([ndbus_run.NDBUS, "pack", a, "-", "-o", out], stdin=subprocess.PIPE)
+    pack.stdin.write(FLOATS + b"\x93NUMPY" + bytes(100000))  # more than the pipe holds: some is read
+    pack.kill()
+    pack.wait(ndbus_run.DEADLINE)
+    assert sorted(os.listdir(folder)) == before, os.listdir(folder)
+    limited = subprocess.run(["/bin/sh", "-c", 'ulimit -f 8; exec "$@"', "sh", ndbus_run.NDBUS, "pack", big,
+                              "--dtype", "uint8", "-o", out], capture_output=True, timeout=ndbus_run.DEADLINE)
+    assert limited.returncode == 1 and b"out.ndb: File too large" in limited.stderr, limited
+    assert sorted(os.listdir(folder)) == before, os.listdir(folder)
+    done = run("pack", a, "-o", "/dev/full", check=1)
+    assert "/dev/full: No space left on device" in done.err, done.err
+    for _ in range(2):  # the second one replaces the first
+        run("pack", a, "-o", out, check=0)
+    assert sorted(os.listdir(folder)) == sorted(before + ["out.ndb"]), os.listdir(folder)
 
 
 def test_waiting_input(folder):

@@ -132,7 +132,7 @@ Test(option, says_what_is_wrong_and_what_would_be_right)
                 {{"--count", ""}, "--count", "'' is no whole number; give 1 to 1000"},
                 {{"--count", "99999999999999999999"},
                  "--count",
-                 "'99999999999999999999' is no whole number; give 1 to 1000"},
+                 "99999999999999999999 is out of range; give 1 to 1000"},
                 {{"--bytes", "3X"},
                  "--bytes",
                  "'3X' is no size; give 1 to 9223372036854775807 bytes, as in 64K or 16M"},
