@@ -33,7 +33,15 @@ static int listener_fail(struct nd_fault *fault, const struct nd_url *url, const
                             what, strerror(error));
 }
 
-static struct nd_listener *listener_new(struct nd_server *server, int fd, const struct nd_url *url)
+static const char *listener_option(enum nd_listener_purpose purpose)
+{
+        return purpose == ND_LISTENER_METRICS ? "--metrics" : "--listen";
+}
+
+static struct nd_listener *listener_new(struct nd_server *server,
+                                        int fd,
+                                        const struct nd_url *url,
+                                        enum nd_listener_purpose purpose)
 {
         struct nd_listener *listener = calloc(1, sizeof(*listener));
 
@@ -42,6 +50,7 @@ static struct nd_listener *listener_new(struct nd_server *server, int fd, const 
         listener->server = server;
         listener->fd = fd;
         listener->lock_fd = -1;
+        listener->purpose = purpose;
         listener->url = *url;
         listener->is_tcp = url->type == ND_URL_TCP;
         if (uv_poll_init(&server->loop, &listener->poll, fd) < 0) {
@@ -69,7 +78,8 @@ static int listener_make_folder(const struct nd_url *url, struct nd_fault *fault
         return 0;
 }
 
-static int listener_lock(const struct nd_url *url, int *ret_fd, struct nd_fault *fault)
+static int
+listener_lock(const struct nd_url *url, const char *option, int *ret_fd, struct nd_fault *fault)
 {
         char path[sizeof(url->path) + 8];
         int fd;
@@ -80,7 +90,7 @@ static int listener_lock(const struct nd_url *url, int *ret_fd, struct nd_fault 
                 return listener_fail(fault, url, "cannot open its lock file");
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
                 int r = errno == EWOULDBLOCK
-                                ? nd_fault_set(fault, NDBUS_ESYSTEM, "--listen",
+                                ? nd_fault_set(fault, NDBUS_ESYSTEM, option,
                                                "unix:%s: another ndbusd serves there", url->path)
                                 : listener_fail(fault, url, "cannot lock its lock file");
 
@@ -92,14 +102,15 @@ static int listener_lock(const struct nd_url *url, int *ret_fd, struct nd_fault 
 }
 
 /* With the lock held, a socket at the path belongs to nobody alive. */
-static int listener_remove_dead(const struct nd_url *url, struct nd_fault *fault)
+static int
+listener_remove_dead(const struct nd_url *url, const char *option, struct nd_fault *fault)
 {
         struct stat status;
 
         if (lstat(url->path, &status) < 0)
                 return errno == ENOENT ? 0 : listener_fail(fault, url, "cannot look at the path");
         if (!S_ISSOCK(status.st_mode))
-                return nd_fault_set(fault, NDBUS_ESYSTEM, "--listen",
+                return nd_fault_set(fault, NDBUS_ESYSTEM, option,
                                     "unix:%s: there is a file that is not a socket", url->path);
         if (unlink(url->path) < 0)
                 return listener_fail(fault, url, "cannot remove the dead socket");
@@ -129,9 +140,12 @@ static int listener_bind_unix(const struct nd_url *url, int *ret_fd, struct nd_f
         return 0;
 }
 
-static int
-listener_open_unix(struct nd_server *server, const struct nd_url *url, struct nd_fault *fault)
+static int listener_open_unix(struct nd_server *server,
+                              const struct nd_url *url,
+                              enum nd_listener_purpose purpose,
+                              struct nd_fault *fault)
 {
+        const char *option = listener_option(purpose);
         struct nd_listener *listener;
         int lock_fd = -1;
         int fd = -1;
@@ -139,21 +153,21 @@ listener_open_unix(struct nd_server *server, const struct nd_url *url, struct nd
 
         r = listener_make_folder(url, fault);
         if (r == 0)
-                r = listener_lock(url, &lock_fd, fault);
+                r = listener_lock(url, option, &lock_fd, fault);
         if (r < 0)
                 return r;
-        r = listener_remove_dead(url, fault);
+        r = listener_remove_dead(url, option, fault);
         if (r == 0)
                 r = listener_bind_unix(url, &fd, fault);
         if (r < 0) {
                 close(lock_fd);
                 return r;
         }
-        listener = listener_new(server, fd, url);
+        listener = listener_new(server, fd, url, purpose);
         if (!listener) {
                 close(fd);
                 close(lock_fd);
-                return nd_fault_set(fault, NDBUS_ENOMEM, "--listen", "no memory");
+                return nd_fault_set(fault, NDBUS_ENOMEM, option, "no memory");
         }
         listener->lock_fd = lock_fd;
         listener->is_owned = true;
@@ -206,9 +220,13 @@ listener_bind_tcp(const struct addrinfo *info, const struct nd_url *url, struct 
         return fd;
 }
 
-static int
-listener_open_tcp(struct nd_server *server, const struct nd_url *url, struct nd_fault *fault)
+static int listener_open_tcp(struct nd_server *server,
+                             const struct nd_url *url,
+                             enum nd_listener_purpose purpose,
+                             struct nd_fault *fault)
 {
+        const char *option = listener_option(purpose);
+        bool is_bus = purpose == ND_LISTENER_BUS;
         const struct addrinfo hints = {
                 .ai_family = AF_UNSPEC,
                 .ai_socktype = SOCK_STREAM,
@@ -223,19 +241,20 @@ listener_open_tcp(struct nd_server *server, const struct nd_url *url, struct nd_
         snprintf(port, sizeof(port), "%u", url->port);
         r = getaddrinfo(url->host, port, &hints, &info);
         if (r != 0)
-                return nd_fault_set(fault, NDBUS_EINVAL, "--listen", "tcp://%s: %s", url->host,
+                return nd_fault_set(fault, NDBUS_EINVAL, option, "tcp://%s: %s", url->host,
                                     gai_strerror(r));
         if (!address_is_loopback(info->ai_addr) && !server->options.insecure_anyone &&
-            !server->options.tokens) {
+            !(is_bus && server->options.tokens)) {
                 freeaddrinfo(info);
-                return nd_fault_set(fault, NDBUS_EDENIED, "--listen",
-                                    "tcp://%s is not loopback: whoever reaches it could read and "
-                                    "publish everything; give --token, or say --insecure-anyone if "
-                                    "that is meant",
-                                    url->host);
+                return nd_fault_set(fault, NDBUS_EDENIED, option,
+                                    "tcp://%s is not loopback: whoever reaches it could read %s "
+                                    "--insecure-anyone if that is meant",
+                                    url->host,
+                                    is_bus ? "and publish everything; give --token, or say"
+                                           : "what the daemon counts; say");
         }
         fd = listener_bind_tcp(info, url, fault);
-        if (fd >= 0 && address_is_loopback(info->ai_addr) && !server->options.rules &&
+        if (fd >= 0 && is_bus && address_is_loopback(info->ai_addr) && !server->options.rules &&
             !server->options.tokens)
                 nd_log(ND_LOG_NOTICE,
                        "tcp://%s is open to every user of this machine, whatever the Unix socket's "
@@ -244,19 +263,22 @@ listener_open_tcp(struct nd_server *server, const struct nd_url *url, struct nd_
         freeaddrinfo(info);
         if (fd < 0)
                 return fd;
-        listener = listener_new(server, fd, url);
+        listener = listener_new(server, fd, url, purpose);
         if (!listener) {
                 close(fd);
-                return nd_fault_set(fault, NDBUS_ENOMEM, "--listen", "no memory");
+                return nd_fault_set(fault, NDBUS_ENOMEM, option, "no memory");
         }
         listener->url.port = listener_port(fd);
         return 0;
 }
 
-int nd_listener_open(struct nd_server *server, const struct nd_url *url, struct nd_fault *fault)
+int nd_listener_open(struct nd_server *server,
+                     const struct nd_url *url,
+                     enum nd_listener_purpose purpose,
+                     struct nd_fault *fault)
 {
-        return url->type == ND_URL_UNIX ? listener_open_unix(server, url, fault)
-                                        : listener_open_tcp(server, url, fault);
+        return url->type == ND_URL_UNIX ? listener_open_unix(server, url, purpose, fault)
+                                        : listener_open_tcp(server, url, purpose, fault);
 }
 
 /* ----------------------------------------------------------------------------- socket activation */
@@ -318,7 +340,7 @@ int nd_listener_adopt(struct nd_server *server, int fd, struct nd_fault *fault)
                                     url.host);
         if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
                 return nd_fault_set(fault, NDBUS_ESYSTEM, field, "%s", strerror(errno));
-        listener = listener_new(server, fd, &url);
+        listener = listener_new(server, fd, &url, ND_LISTENER_BUS);
         if (!listener)
                 return nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
         if (listener->is_tcp)
@@ -347,14 +369,39 @@ static void listener_refuse(struct nd_listener *listener)
                 return;
         close(server->reserve_fd);
         fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd >= 0) {
+        if (fd >= 0 && listener->purpose == ND_LISTENER_BUS) {
                 nd_hello_reply_pack(&reply, bytes);
                 (void)send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
                 (void)shutdown(fd, SHUT_WR);
-                close(fd);
                 ++server->counters.clients_refused;
         }
+        if (fd >= 0)
+                close(fd);
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static bool listener_has_room(const struct nd_listener *listener)
+{
+        const struct nd_server *server = listener->server;
+
+        return listener->purpose == ND_LISTENER_METRICS ? nd_metrics_has_room(&server->metrics)
+                                                        : server->n_refused < ND_REFUSED_MAX;
+}
+
+static void listener_take(struct nd_listener *listener, int fd)
+{
+        struct nd_server *server = listener->server;
+        bool is_full = server->n_connections - server->n_refused >= server->options.clients_max;
+
+        if (listener->purpose == ND_LISTENER_METRICS) {
+                if (nd_metrics_accept(server, fd, listener->is_tcp) < 0)
+                        ++server->counters.accept_errors;
+        } else if (nd_connection_new(server, fd, listener->is_tcp,
+                                     is_full ? -NDBUS_ESERVER_FULL : 0) < 0) {
+                ++server->counters.accept_errors;
+        } else {
+                ++server->counters.clients_accepted;
+        }
 }
 
 static void listener_on_client(uv_poll_t *poll, int status, int events)
@@ -365,9 +412,7 @@ static void listener_on_client(uv_poll_t *poll, int status, int events)
         (void)status;
         (void)events;
         server->now_ns = uv_hrtime();
-        for (int i = 0; i < LISTENER_ACCEPTS_MAX && server->n_refused < ND_REFUSED_MAX; ++i) {
-                bool is_full =
-                        server->n_connections - server->n_refused >= server->options.clients_max;
+        for (int i = 0; i < LISTENER_ACCEPTS_MAX && listener_has_room(listener); ++i) {
                 int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
                 if (fd < 0) {
@@ -376,15 +421,11 @@ static void listener_on_client(uv_poll_t *poll, int status, int events)
                                 listener_refuse(listener);
                         break;
                 }
-                if (nd_connection_new(server, fd, listener->is_tcp,
-                                      is_full ? -NDBUS_ESERVER_FULL : 0) < 0)
-                        ++server->counters.accept_errors;
-                else
-                        ++server->counters.clients_accepted;
+                listener_take(listener, fd);
         }
         /* who waits in the backlog is not asked about again and again: closing one wakes us */
-        if (server->n_refused >= ND_REFUSED_MAX)
-                nd_server_pause_listeners(server, true);
+        if (!listener_has_room(listener))
+                nd_server_pause_listeners(server, listener->purpose, true);
         nd_server_settle(server);
 }
 

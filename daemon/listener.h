@@ -2,7 +2,7 @@
 #pragma once
 
 /*
- * Listener: a socket that accepts clients; opened by us or by the service manager
+ * Listener: a socket that accepts; opened by us or by the service manager
  */
 
 #include <sys/socket.h>
@@ -13,8 +13,14 @@
 
 struct nd_server;
 
+enum nd_listener_purpose {
+        ND_LISTENER_BUS,     /* clients: --listen, and what the service manager passes */
+        ND_LISTENER_METRICS, /* who asks by HTTP: --metrics */
+};
+
 struct nd_listener {
         struct nd_server *server;
+        enum nd_listener_purpose purpose;
         struct nd_list in_server;
         uv_poll_t poll;
         int fd;
@@ -29,11 +35,15 @@ struct nd_listener {
  *
  * A Unix socket is guarded by a lock file beside it, so that a second daemon never takes a live
  * one's path and a dead one's path never stops a start. A file that is no socket is not touched.
- * The folder is made if only its last part is missing. Mode 0660.
+ * The folder is made if only its last part is missing. Mode 0660. TCP that is not loopback needs
+ * tokens or --insecure-anyone; for metrics only that, because HTTP proves none.
  *
  * Return: 0, or a negative enum ndbus_err with @fault naming the address
  */
-int nd_listener_open(struct nd_server *server, const struct nd_url *url, struct nd_fault *fault);
+int nd_listener_open(struct nd_server *server,
+                     const struct nd_url *url,
+                     enum nd_listener_purpose purpose,
+                     struct nd_fault *fault);
 
 /* Takes over a listening socket; checks family, type and that it listens. */
 int nd_listener_adopt(struct nd_server *server, int fd, struct nd_fault *fault);

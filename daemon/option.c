@@ -60,6 +60,7 @@ enum option_plain {
         OPTION_LOG_LEVEL,
         OPTION_ALLOW,
         OPTION_TOKEN,
+        OPTION_METRICS,
         OPTION_FILE_N, /* the others are for the command line only */
         OPTION_CONFIG,
         OPTION_CHECK_CONFIG,
@@ -73,6 +74,7 @@ static const struct option option_plain[] = {
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
         {"allow", required_argument, NULL, OPTION_ALLOW},
         {"token", required_argument, NULL, OPTION_TOKEN},
+        {"metrics", required_argument, NULL, OPTION_METRICS},
         {"config", required_argument, NULL, OPTION_CONFIG},
         {"check-config", no_argument, NULL, OPTION_CHECK_CONFIG},
         {"help", no_argument, NULL, OPTION_HELP},
@@ -99,6 +101,8 @@ static void option_print_help(void)
                "                           any everybody may do everything\n"
                "  --token 'NAME FILE'      who comes by TCP must prove to know the secret in FILE; may be\n"
                "                           given again\n"
+               "  --metrics URL            unix:/path or tcp://host:port where GET /metrics is answered, for\n"
+               "                           Prometheus; may be given again\n"
                "  --config FILE            read options from FILE too: NAME = VALUE, one a line; with\n"
                "                           RUNTIME_DIRECTORY " ND_CONFIG_PATH "\n"
                "                           if it is there\n"
@@ -196,6 +200,11 @@ static int option_set_plain(struct nd_options *options,
                         return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_LISTEN_MAX + 1,
                                                   ND_LISTEN_MAX, "listeners");
                 return nd_url_parse(text, field, &options->listen[options->n_listen++], fault);
+        case OPTION_METRICS:
+                if (options->n_metrics == ND_METRICS_MAX)
+                        return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_METRICS_MAX + 1,
+                                                  ND_METRICS_MAX, "listeners");
+                return nd_url_parse(text, field, &options->metrics[options->n_metrics++], fault);
         case OPTION_INSECURE_ANYONE:
                 return option_parse_bool(field, text ? text : "yes", &options->insecure_anyone,
                                          fault);
@@ -250,7 +259,7 @@ int nd_options_set(struct nd_options *options,
         if (option < 0)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is no option; see ndbusd --help");
         if (option != OPTION_LISTEN && option != OPTION_ALLOW && option != OPTION_TOKEN &&
-            *seen >> bit & 1)
+            option != OPTION_METRICS && *seen >> bit & 1)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
         *seen |= UINT64_C(1) << bit;
         return option_set(options, option, name, value, fault);
@@ -336,6 +345,7 @@ struct option_line {
         bool has_listen;
         bool has_allow;
         bool has_token;
+        bool has_metrics;
 };
 
 /* Options of the command line alone; anything else is set. */
@@ -364,6 +374,11 @@ static int option_take(struct nd_options *options,
                 if (!line->has_listen) /* instead of those of the file */
                         options->n_listen = 0;
                 line->has_listen = true;
+                break;
+        case OPTION_METRICS:
+                if (!line->has_metrics)
+                        options->n_metrics = 0;
+                line->has_metrics = true;
                 break;
         case OPTION_ALLOW:
                 if (!line->has_allow) {
@@ -478,15 +493,15 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
 
 /* ------------------------------------------------------------------------------------- reloading */
 
-static bool option_same_listeners(const struct nd_options *a, const struct nd_options *b)
+static bool option_same_urls(const struct nd_url *a, size_t n_a, const struct nd_url *b, size_t n_b)
 {
         char text_a[ND_HOST_BYTES_MAX + 32], text_b[ND_HOST_BYTES_MAX + 32];
 
-        if (a->n_listen != b->n_listen)
+        if (n_a != n_b)
                 return false;
-        for (size_t i = 0; i < a->n_listen; ++i)
-                if (strcmp(nd_url_format(&a->listen[i], text_a, sizeof(text_a)),
-                           nd_url_format(&b->listen[i], text_b, sizeof(text_b))) != 0)
+        for (size_t i = 0; i < n_a; ++i)
+                if (strcmp(nd_url_format(&a[i], text_a, sizeof(text_a)),
+                           nd_url_format(&b[i], text_b, sizeof(text_b))) != 0)
                         return false;
         return true;
 }
@@ -517,10 +532,15 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
                 else if (option_keep(row->name, true))
                         *is = was;
         }
-        option_keep("listen", !option_same_listeners(&old, changed));
+        option_keep("listen", !option_same_urls(old.listen, old.n_listen, changed->listen,
+                                                changed->n_listen));
+        option_keep("metrics", !option_same_urls(old.metrics, old.n_metrics, changed->metrics,
+                                                 changed->n_metrics));
         option_keep("insecure-anyone", old.insecure_anyone != changed->insecure_anyone);
         memcpy(options->listen, old.listen, sizeof(old.listen));
         options->n_listen = old.n_listen;
+        memcpy(options->metrics, old.metrics, sizeof(old.metrics));
+        options->n_metrics = old.n_metrics;
         options->insecure_anyone = old.insecure_anyone;
         if (!nd_rules_are_equal(old.rules, changed->rules))
                 nd_log(ND_LOG_NOTICE, "reload option=allow: the rules have changed");

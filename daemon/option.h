@@ -20,6 +20,7 @@
 #include "protocol/url.h"
 
 #define ND_LISTEN_MAX     64u
+#define ND_METRICS_MAX    8u
 #define ND_CONFIG_PATH    "/etc/ndbus/ndbusd.conf" /* of the system's service */
 #define ND_OPTION_DERIVED UINT64_MAX
 
@@ -51,6 +52,8 @@ struct nd_options {
 #undef ND_OPTION_FIELD
         struct nd_url listen[ND_LISTEN_MAX];
         size_t n_listen;
+        struct nd_url metrics[ND_METRICS_MAX];
+        size_t n_metrics;
         bool insecure_anyone;
         enum nd_log_level log_level;
         struct nd_rules *rules;   /* what is allowed; NULL: everything */
@@ -78,7 +81,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
 
 /**
  * nd_options_set() - set one option by its name
- * @seen:   options that were set before, 0 at first: only listen may be set again
+ * @seen:   options that were set before, 0 at first: only a list may be set again
  * @fault:  filled on failure: field is the name
  *
  * Return: 0; NDBUS_EINVAL

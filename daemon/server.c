@@ -195,10 +195,16 @@ static void server_admit(struct nd_server *server)
         }
 }
 
-void nd_server_pause_listeners(struct nd_server *server, bool is_paused)
+void nd_server_pause_listeners(struct nd_server *server,
+                               enum nd_listener_purpose purpose,
+                               bool is_paused)
 {
-        nd_list_for_each (i, &server->listeners)
-                nd_listener_pause(nd_list_entry(i, struct nd_listener, in_server), is_paused);
+        nd_list_for_each (i, &server->listeners) {
+                struct nd_listener *listener = nd_list_entry(i, struct nd_listener, in_server);
+
+                if (listener->purpose == purpose)
+                        nd_listener_pause(listener, is_paused);
+        }
 }
 
 static void server_close_marked(struct nd_server *server)
@@ -209,7 +215,7 @@ static void server_close_marked(struct nd_server *server)
                 nd_connection_close(
                         nd_list_entry(server->closing.next, struct nd_connection, in_closing));
         if (was_full && server->n_refused < ND_REFUSED_MAX)
-                nd_server_pause_listeners(server, false);
+                nd_server_pause_listeners(server, ND_LISTENER_BUS, false);
 }
 
 static bool connection_is_drained(struct nd_connection *connection)
@@ -449,6 +455,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->groups);
         nd_list_init(&server->lead);
         nd_list_init(&server->memory_waiters);
+        nd_metrics_init(&server->metrics);
         nd_list_init(&server->shares);
         nd_list_init(&server->rescues);
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
@@ -502,7 +509,10 @@ static int server_open_listeners(struct nd_server *server)
         if (r == 0 && n_passed == 0)
                 r = nd_options_default_listen(&server->options, &fault);
         for (size_t i = 0; i < server->options.n_listen && r == 0; ++i)
-                r = nd_listener_open(server, &server->options.listen[i], &fault);
+                r = nd_listener_open(server, &server->options.listen[i], ND_LISTENER_BUS, &fault);
+        for (size_t i = 0; i < server->options.n_metrics && r == 0; ++i)
+                r = nd_listener_open(server, &server->options.metrics[i], ND_LISTENER_METRICS,
+                                     &fault);
         if (r < 0)
                 nd_log(ND_LOG_ERROR, "%s: %s", fault.field, fault.text);
         return r;
@@ -520,8 +530,10 @@ static void server_say_ready(struct nd_server *server)
 
                 (void)nd_listener_start(listener);
                 nd_url_format(&listener->url, url, sizeof(url));
-                nd_log(ND_LOG_INFO, "listening on %s", url);
-                snprintf(status + n, sizeof(status) - n, " %s", url);
+                nd_log(ND_LOG_INFO, "%s on %s",
+                       listener->purpose == ND_LISTENER_METRICS ? "metrics" : "listening", url);
+                snprintf(status + n, sizeof(status) - n, "%s %s",
+                         listener->purpose == ND_LISTENER_METRICS ? ", metrics on" : "", url);
         }
         nd_notify(status);
         if (watchdog_us > 0)
@@ -566,6 +578,7 @@ void nd_server_deinit(struct nd_server *server)
         while (!nd_list_is_empty(&server->listeners))
                 nd_listener_stop(
                         nd_list_entry(server->listeners.next, struct nd_listener, in_server));
+        nd_metrics_close(&server->metrics);
         nd_list_for_each (i, &server->connections)
                 nd_connection_mark_closing(nd_list_entry(i, struct nd_connection, in_server));
         server_close_marked(server);

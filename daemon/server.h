@@ -11,6 +11,7 @@
 #include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/message.h"
+#include "daemon/metrics.h"
 #include "daemon/option.h"
 #include "daemon/router.h"
 #include "protocol/counter.h"
@@ -38,6 +39,7 @@ struct nd_server {
         size_t n_denied; /* connections that are told so only after a while */
         int reserve_fd;  /* kept for the day when there are no more */
         struct nd_list listeners;
+        struct nd_metrics metrics;
         struct nd_list dirty;
         struct nd_list closing;
         struct nd_list groups;         /* nd_sink.in_groups */
@@ -58,6 +60,7 @@ struct nd_server {
         struct nd_log_limit hello_log;
         struct nd_log_limit protocol_log;
         struct nd_log_limit accept_log;
+        struct nd_log_limit metrics_log;
         struct nd_log_limit segment_log;
         struct nd_log_limit fallback_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
@@ -101,8 +104,10 @@ bool nd_server_retain(struct nd_server *server, struct nd_message *message);
 /* Subscriptions of a topic changed: tell those who watch. @pattern: of the one that came or went */
 void nd_server_subscriptions_changed(struct nd_server *server, const char *pattern, size_t n);
 
-/* Accept nobody for now, or again. */
-void nd_server_pause_listeners(struct nd_server *server, bool is_paused);
+/* Accept nobody for now, or again, at the listeners of one purpose. */
+void nd_server_pause_listeners(struct nd_server *server,
+                               enum nd_listener_purpose purpose,
+                               bool is_paused);
 
 /* There are segments to be rescued from: work on it whenever the loop comes round. */
 void nd_server_watch_rescues(struct nd_server *server);

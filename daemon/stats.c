@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "daemon/server.h"
 #include "protocol/header.h"
+#include "protocol/openmetrics.h"
 
 /* server, memory, counters, clients, subscriptions, groups, topics, segments, holders */
 #define STATS_PARTS_N  9
@@ -325,10 +326,9 @@ static int stats_write(void *data, const char *bytes, size_t n_bytes)
         return buffer->has_failed ? -1 : 0;
 }
 
-int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct nd_fault *fault)
+/* Return: 0; NDBUS_ENOMEM: @ret need not be destroyed */
+static int stats_pack(struct nd_server *server, msgpack_sbuffer *ret, struct nd_fault *fault)
 {
-        struct nd_server *server = connection->server;
-        const struct nd_memory *memory = &server->store.memory;
         struct stats_buffer buffer = {0};
         msgpack_packer packer;
 
@@ -343,31 +343,82 @@ int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct 
         stats_topics(&packer, server);
         stats_segments(&packer, server);
         stats_holders(&packer, server);
-
         if (buffer.has_failed) {
                 msgpack_sbuffer_destroy(&buffer.bytes);
                 return nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
         }
-        if (buffer.bytes.size > STATS_FREE_BYTES &&
-            !nd_memory_has_room(memory, buffer.bytes.size + memory->max_bytes / STATS_LEAVES)) {
-                nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                   memory->used_bytes + buffer.bytes.size,
-                                   memory->max_bytes - memory->max_bytes / STATS_LEAVES, "bytes");
+        *ret = buffer.bytes;
+        return 0;
+}
+
+/* Return: 0, NDBUS_ENO_SPACE */
+static int stats_check_room(const struct nd_memory *memory, size_t n_bytes, struct nd_fault *fault)
+{
+        if (n_bytes <= STATS_FREE_BYTES ||
+            nd_memory_has_room(memory, n_bytes + memory->max_bytes / STATS_LEAVES))
+                return 0;
+        return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
+                                  memory->used_bytes + n_bytes,
+                                  memory->max_bytes - memory->max_bytes / STATS_LEAVES, "bytes");
+}
+
+int nd_stats_answer(struct nd_connection *connection, uint64_t sequence, struct nd_fault *fault)
+{
+        msgpack_sbuffer bytes;
+        int r = stats_pack(connection->server, &bytes, fault);
+
+        if (r < 0)
+                return r;
+        if (stats_check_room(&connection->server->store.memory, bytes.size, fault) < 0) {
                 nd_connection_error(connection, fault, ND_KIND_STATS, sequence);
-                msgpack_sbuffer_destroy(&buffer.bytes);
+                msgpack_sbuffer_destroy(&bytes);
                 return 0;
         }
-        for (size_t i = 0; i <= buffer.bytes.size; i += ND_CONTROL_BODY_BYTES_MAX) {
-                size_t n = nd_min_u64(buffer.bytes.size - i, ND_CONTROL_BODY_BYTES_MAX);
+        for (size_t i = 0; i <= bytes.size; i += ND_CONTROL_BODY_BYTES_MAX) {
+                size_t n = nd_min_u64(bytes.size - i, ND_CONTROL_BODY_BYTES_MAX);
                 struct nd_prelude prelude = {.kind = ND_KIND_STATS_REPLY, .sequence = sequence};
 
-                nd_outbox_control(&connection->outbox, &prelude, NULL, buffer.bytes.data + i, n);
+                nd_outbox_control(&connection->outbox, &prelude, NULL, bytes.data + i, n);
         }
-        if (buffer.bytes.size % ND_CONTROL_BODY_BYTES_MAX != 0) {
+        if (bytes.size % ND_CONTROL_BODY_BYTES_MAX != 0) {
                 struct nd_prelude last = {.kind = ND_KIND_STATS_REPLY, .sequence = sequence};
 
                 nd_outbox_control(&connection->outbox, &last, NULL, NULL, 0);
         }
-        msgpack_sbuffer_destroy(&buffer.bytes);
+        msgpack_sbuffer_destroy(&bytes);
+        return 0;
+}
+
+int nd_stats_openmetrics(struct nd_server *server,
+                         char **ret,
+                         size_t *ret_n,
+                         struct nd_fault *fault)
+{
+        msgpack_sbuffer bytes;
+        char *text = NULL;
+        size_t n_text = 0;
+        FILE *out;
+        int r = stats_pack(server, &bytes, fault);
+
+        if (r < 0)
+                return r;
+        out = open_memstream(&text, &n_text);
+        if (out) {
+                r = nd_openmetrics_write(out, bytes.data, bytes.size, fault);
+                if (r == 0 && ferror(out))
+                        r = nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
+                if (fclose(out) != 0 && r == 0)
+                        r = nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
+        } else {
+                r = nd_fault_set(fault, NDBUS_ENOMEM, "stats", "no memory");
+        }
+        msgpack_sbuffer_destroy(&bytes);
+        r = r < 0 ? r : stats_check_room(&server->store.memory, n_text, fault);
+        if (r < 0) {
+                free(text);
+                return r;
+        }
+        *ret = text;
+        *ret_n = n_text;
         return 0;
 }

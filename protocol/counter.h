@@ -42,6 +42,9 @@
         XX(shm_deliveries, "deliveries of which no body byte was sent: they lie in shared memory") \
         XX(shm_fallback,                                                                           \
            "deliveries by the socket to clients that hold too much or may not see all")            \
+        XX(metrics_answered, "requests for metrics answered with them")                            \
+        XX(metrics_refused, "requests for anything else, or that had no room, refused")            \
+        XX(metrics_timeouts, "connections to the metrics listener closed unanswered after 5 s")    \
         XX(reads, "system calls that read")                                                        \
         XX(writes, "system calls that wrote")
 

@@ -1,11 +1,16 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""OpenMetrics text, as `ndbus stat --openmetrics` prints it: read strictly, hostile names included."""
+"""OpenMetrics text, from `ndbus stat --openmetrics` and from --metrics: read strictly, hostile names
+included; and what the listener does with who speaks no HTTP, too much, or too slowly.
+"""
 
 import json
 import os
+import re
+import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -118,6 +123,171 @@ def test_hostile_names(folder):
         assert "back\\slash" in shown and "\\n" in shown, shown
         for connection in clients:
             connection.close()
+
+
+TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+SCRAPES_MAX = 16
+REQUEST_BYTES = 8192
+
+
+class MetricsDaemon(Daemon):
+    """With a listener for metrics on a Unix socket and on a TCP port of the system's choice."""
+
+    def __init__(self, *options):
+        super().__init__()
+        self.path = os.path.join(self.folder, "m")
+        self.options = ["--metrics", "unix:" + self.path, "--metrics", "tcp://127.0.0.1:0",
+                        "--log-level", "info", *options]
+
+    def __enter__(self):
+        super().__enter__()
+        log, port = b"", None
+        while not port:
+            piece = os.read(self.process.stderr.fileno(), 4096)
+            assert piece, log
+            log += piece
+            port = re.search(rb"metrics on tcp://127\.0\.0\.1:(\d+)\n", log)
+        self.port = int(port.group(1))
+        return self
+
+    def open(self, tcp=False):
+        connection = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX)
+        connection.settimeout(ndbus_run.DEADLINE)
+        connection.connect(("127.0.0.1", self.port) if tcp else self.path)
+        return connection
+
+
+def read_answer(connection):
+    """Status, headers, body; and that the connection then ends."""
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    connection.close()
+    head, empty, body = data.partition(b"\r\n\r\n")
+    assert empty, data
+    first, *lines = head.decode("ascii").split("\r\n")
+    assert first.startswith("HTTP/1.1 "), first
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert len(headers) == len(lines) and headers["Connection"] == "close", lines
+    assert int(headers["Content-Length"]) == len(body), headers
+    return int(first.split()[1]), headers, body
+
+
+def ask(daemon, request, tcp=False):
+    connection = daemon.open(tcp)
+    connection.sendall(request)
+    return read_answer(connection)
+
+
+def test_listener_answers(folder):
+    blob = put(folder, "blob", b"x")
+    with MetricsDaemon() as daemon:
+        for topic in TOPICS:
+            run("pub", topic, blob, "--dtype", "uint8", "--retain", url=daemon.unix, check=0)
+        for tcp in [False, True]:
+            for request in [GET, b"GET /metrics HTTP/1.0\r\n\r\n", b"GET /metrics?a=b HTTP/1.0\n\n",
+                            b"GET /metrics HTTP/1.1\r\nA: b\r\nhOST: x\r\n\r\n", GET + b"more"]:
+                status, headers, body = ask(daemon, request, tcp)
+                assert status == 200 and headers["Content-Type"] == TYPE, (request, status, headers)
+                found = openmetrics.parse(body)
+                assert set(values(found["ndbus_topic_messages"], "topic")) >= set(TOPICS)
+        # the same names and texts as the command's
+        meta = [[line for line in text.decode().splitlines() if line.startswith("#")]
+                for text in [body, text_of_command(daemon)]]
+        assert meta[0] == meta[1]
+        counted = openmetrics.parse(text_of_command(daemon))
+        assert counted["ndbus_metrics_answered"].samples == {(): 10}
+        assert counted["ndbus_metrics_refused"].samples == {(): 0}
+
+
+def test_listener_refuses(folder):
+    with MetricsDaemon() as daemon:
+        cases = [
+            (404, b"GET / HTTP/1.0\r\n\r\n"), (404, b"GET /metrics/ HTTP/1.0\r\n\r\n"),
+            (404, b"POST /x HTTP/1.0\r\n\r\n"), (405, b"POST /metrics HTTP/1.0\r\n\r\n"),
+            (405, b"HEAD /metrics HTTP/1.0\r\n\r\n"), (400, b"\n\n"), (400, b"\r\n\r\n"), (400, b" \n\n"),
+            (400, b"GET /metrics\r\n\r\n"), (400, b"GET  /metrics HTTP/1.0\r\n\r\n"),
+            (400, b"GET /metrics HTTP/2.0\r\n\r\n"), (400, b"GET metrics HTTP/1.0\r\n\r\n"),
+            (400, b"GET /metrics HTTP/1.0 x\r\n\r\n"), (400, b"GET /metrics HTTP/1.1\r\n\r\n"),
+            (400, b"GET /met\0rics HTTP/1.0\r\n\r\n"), (400, b"\x16\x03\x01\0\xff\xff"),
+            (400, b"NDBUS\0\1\1" + bytes(8)), (400, b"x" * REQUEST_BYTES),
+            (400, GET[:-2] + b"A: " + b"b" * REQUEST_BYTES + b"\r\n\r\n"),
+        ]
+        for tcp in [False, True]:
+            for wanted, request in cases:
+                status, headers, body = ask(daemon, request, tcp)
+                assert status == wanted, (request[:40], status)
+                assert (headers.get("Allow") == "GET") == (wanted == 405), headers
+        # the largest that is allowed
+        filler = GET[:-2] + b"A: "
+        request = filler + b"b" * (REQUEST_BYTES - len(filler) - 4) + b"\r\n\r\n"
+        assert len(request) == REQUEST_BYTES and ask(daemon, request)[0] == 200
+        found = openmetrics.parse(ask(daemon, GET)[2])
+        assert found["ndbus_metrics_refused"].samples == {(): 2 * len(cases)}
+
+
+def test_listener_byte_by_byte(folder):
+    with MetricsDaemon() as daemon:
+        connection = daemon.open(tcp=True)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for i in range(len(GET)):
+            connection.sendall(GET[i:i + 1])
+        assert read_answer(connection)[0] == 200
+        # gone in the middle, before and after the answer began; and descriptors are of no use
+        for request in [b"", GET[:9], GET]:
+            connection = daemon.open()
+            connection.sendall(request)
+            connection.close()
+        connection = daemon.open()
+        with open(os.devnull, "rb") as file:
+            socket.send_fds(connection, [GET], [file.fileno()] * 200)
+        assert read_answer(connection)[0] == 200
+
+
+def test_listener_is_bounded(folder):
+    """More than may be at a time say nothing: the others are served when the deadline ends them."""
+    with MetricsDaemon() as daemon:
+        silent = [daemon.open() for _ in range(SCRAPES_MAX)]
+        last = daemon.open()
+        last.sendall(GET)
+        run("ping", url=daemon.unix, check=0)
+        found = openmetrics.parse(read_answer(last)[2])
+        timeouts = found["ndbus_metrics_timeouts"].samples[()]
+        assert 1 <= timeouts <= SCRAPES_MAX, timeouts
+        for connection in silent:
+            assert connection.recv(1) == b"", "the deadline ends it without an answer"
+            connection.close()
+        # all of them were waited for: none is left
+        assert ask(daemon, GET)[0] == 200
+        # one that never reads does not keep the daemon from stopping
+        daemon.open().sendall(GET)
+
+
+def test_listener_is_for_this_machine(folder):
+    secret = put(folder, "secret", b"0123456789abcdef")
+    os.chmod(secret, 0o600)
+    for options, works in [([], False), (["--token", f"lab {secret}"], False), (["--insecure-anyone"], True)]:
+        daemon = Daemon("--metrics", "tcp://0.0.0.0:0", *options)
+        if works:
+            with daemon:
+                pass
+            continue
+        done = subprocess.run([ndbus_run.NDBUSD, "--listen", daemon.unix, *daemon.options],
+                              capture_output=True, timeout=ndbus_run.DEADLINE)
+        shutil.rmtree(daemon.folder)
+        assert done.returncode == 1, done
+        assert b"--metrics: tcp://0.0.0.0 is not loopback" in done.stderr, done.stderr
+        assert b"--insecure-anyone" in done.stderr and b"--token" not in done.stderr, done.stderr
+
+
+def test_listener_takes_no_path_of_another(folder):
+    with Daemon() as daemon:
+        done = subprocess.run([ndbus_run.NDBUSD, "--listen", "unix:" + os.path.join(folder, "s"),
+                               "--metrics", daemon.unix], capture_output=True,
+                              timeout=ndbus_run.DEADLINE)
+        assert done.returncode == 1 and b"--metrics: " in done.stderr, done
+        run("ping", url=daemon.unix, check=0)
 
 
 def main():

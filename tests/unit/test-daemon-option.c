@@ -181,6 +181,11 @@ Test(daemon_option, others)
         cr_expect_eq(parse("--listen", "tcp://localhost:1", &options, &fault), 0);
         cr_expect_eq(options.n_listen, 1);
         cr_expect_eq(options.listen[0].port, 1);
+        expect_refused("--metrics", "/run/x", "--metrics", "unix:");
+        cr_expect_eq(parse("--metrics", "tcp://localhost:2", &options, &fault), 0);
+        cr_expect_eq(options.n_listen, 0);
+        cr_expect_eq(options.n_metrics, 1);
+        cr_expect_eq(options.metrics[0].port, 2);
 }
 
 Test(daemon_option, as_many_listeners_as_there_is_room_for)
@@ -199,9 +204,9 @@ Test(daemon_option, as_many_listeners_as_there_is_room_for)
         cr_expect_eq(fault.limit, ND_LISTEN_MAX);
 }
 
-static const char *const plain[] = {"--listen", "--insecure-anyone", "--log-level",    "--allow",
-                                    "--token",  "--config",          "--check-config", "--help",
-                                    "--version"};
+static const char *const plain[] = {"--listen", "--metrics", "--insecure-anyone", "--log-level",
+                                    "--allow",  "--token",   "--config",          "--check-config",
+                                    "--help",   "--version"};
 
 Test(daemon_option, help_knows_all, .init = cr_redirect_stdout)
 {
