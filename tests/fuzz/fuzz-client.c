@@ -4,10 +4,12 @@
  * Fuzz: a client whose daemon is not to be trusted
  *
  * The input is a play for two: a daemon that sends packets, well-formed ones with odd contents, or
- * bytes as they stand in the input; and an application that receives, publishes, and gives up
- * subscriptions at any moment. Whatever the daemon does: nothing is read or written where it should
- * not be, nothing is left behind, and what is handed out is a whole message of a subscription that
- * there is.
+ * bytes as they stand in the input; and an application that receives, publishes, writes in place, and
+ * gives up subscriptions at any moment. Whatever the daemon does: nothing is read or written where it
+ * should not be, nothing is left behind, no descriptor either, and what is handed out is a whole
+ * message of a subscription that there is.
+ *
+ * If the first byte is 128 or more both share memory.
  */
 
 #include <fcntl.h>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 #include "client/bus.h"
 #include "protocol/byteorder.h"
+#include "protocol/shm/segment.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
 
@@ -23,10 +26,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
 #define STEPS_MAX 200u
 #define BODY_MAX  6000u /* beyond what shares a buffer with its message */
 
+#define SEGMENT_BYTES     (UINT64_C(64) << 10) /* of the one that the daemon hands out */
+#define SHM_MAX           (UINT64_C(1) << 20)  /* that the client may publish in */
+#define RELEASE_BYTES_MAX 256u
+#define FDS_WATCHED       64
+
 struct play {
         const uint8_t *at; /* of the input */
         size_t n_left;
         int daemon; /* its end of the connection */
+        bool has_shm;
         struct ndbus *bus;
         struct ndbus_subscription *subs[SUBS_MAX];
         struct ndbus_message *held; /* kept for a while, freed after the bus */
@@ -52,6 +61,45 @@ static void daemon_sends(struct play *play, const void *bytes, size_t n)
         ssize_t n_sent = send(play->daemon, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
 
         (void)n_sent; /* a full socket, or one that was closed, ends the daemon's part */
+}
+
+/* A real one, as a publisher would have made it. */
+static const struct nd_segment *get_segment(void)
+{
+        static struct nd_segment segment;
+        struct nd_room room;
+
+        if (!segment.base) {
+                nd_room_read("", &room);
+                nd_assert(nd_segment_create(SEGMENT_BYTES, &room, &segment, NULL) == 0);
+                memset(segment.base, 7, SEGMENT_BYTES);
+        }
+        return &segment;
+}
+
+static void daemon_sends_fds(struct play *play, const void *bytes, size_t n, int fd, size_t n_fds)
+{
+        union {
+                struct cmsghdr align;
+                uint8_t bytes[CMSG_SPACE(2 * sizeof(int))];
+        } control = {0};
+        struct iovec iov = {(void *)(uintptr_t)bytes, n};
+        struct msghdr msg = {
+                .msg_iov = &iov,
+                .msg_iovlen = 1,
+                .msg_control = &control,
+                .msg_controllen = CMSG_SPACE(n_fds * sizeof(int)),
+        };
+        struct cmsghdr *head = CMSG_FIRSTHDR(&msg);
+        ssize_t n_sent;
+
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        for (size_t i = 0; i < n_fds; ++i)
+                memcpy(CMSG_DATA(head) + i * sizeof(fd), &fd, sizeof(fd));
+        n_sent = sendmsg(play->daemon, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n_sent;
 }
 
 static void send_packet(struct play *play,
@@ -177,6 +225,99 @@ static void send_words(struct play *play)
         send_packet(play, &p, header.data, header.n, NULL, 0);
 }
 
+/* The daemon hands out a segment, or what is none; or answers about one of the client's. */
+static void send_segment(struct play *play)
+{
+        const struct nd_segment *segment = get_segment();
+        struct nd_prelude p = {.kind = ND_KIND_SEGMENT, .flags = ND_FLAG_FD};
+        uint8_t bytes[ND_PRELUDE_BYTES], in[3];
+        size_t n_fds = 1;
+        int fd = segment->fd;
+
+        take(play, in, 3);
+        p.segment = in[0] % 4u;
+        p.place = in[2] == 0 ? segment->bytes : in[2] * UINT64_C(2048);
+        switch (in[1] % 8u) {
+        case 0: /* the client has asked */
+                p.flags = 0;
+                p.place = SHM_MAX;
+                p.sequence = play->bus->connection.n_requests - in[2] % 4u;
+                send_packet(play, &p, NULL, 0, NULL, 0);
+                return;
+        case 1: /* announced, and not there */
+                send_packet(play, &p, NULL, 0, NULL, 0);
+                return;
+        case 2: /* there, and not announced */
+                p.flags = 0;
+                break;
+        case 3:
+                n_fds = 2;
+                break;
+        case 4: /* a socket */
+                fd = play->daemon;
+                break;
+        default:
+                break;
+        }
+        nd_prelude_pack(&p, bytes);
+        daemon_sends_fds(play, bytes, sizeof(bytes), fd, n_fds);
+}
+
+static void send_block(struct play *play)
+{
+        nd_autofree void *packed = NULL;
+        struct nd_frame frame;
+        struct nd_header header;
+        struct nd_prelude p;
+        uint8_t in[4];
+        int64_t shape;
+        size_t n;
+
+        take(play, in, 4);
+        shape = in[1] * 257;
+        frame = (struct nd_frame){.array = {.bits = 8, .ndim = 1, .shape = &shape},
+                                  .bytes = (uint64_t)shape};
+        header = (struct nd_header){.topic = "t", .n_topic = 1, .n_frames = 1, .frames = &frame};
+        p = (struct nd_prelude){.kind = ND_KIND_MESSAGE,
+                                .flags = ND_FLAG_BODY_IN_BLOCK,
+                                .body_bytes = (uint64_t)shape,
+                                .segment = in[0] % 4u,
+                                .place = (uint64_t)(in[2] & ~1u) << 8 | (in[2] & 1u),
+                                .subscription = in[3] % (SUBS_MAX + 2u)};
+        if (nd_header_pack(&header, &packed, &n))
+                return;
+        send_packet(play, &p, packed, n, NULL, 0);
+}
+
+/* Of blocks of the client's, or of some that are not. A count may promise more than there is. */
+static void send_release(struct play *play)
+{
+        uint8_t body[RELEASE_BYTES_MAX] = {0}, in[4];
+        size_t n;
+
+        take(play, in, 4);
+        n = in[0] % 8u;
+        nd_store_le32(body, in[1] % 4u);
+        nd_store_le32(body + 4, (uint32_t)n + in[2] / 128u);
+        for (size_t i = 0; i < n; ++i)
+                nd_store_le64(body + 8 + 8 * i, in[3] * UINT64_C(64) + i * 4096);
+        n = 8 + 8 * n + (in[2] % 128u >= 120); /* or a byte more */
+        send_packet(play, &(struct nd_prelude){.kind = ND_KIND_RELEASE, .body_bytes = n}, NULL, 0,
+                    body, n);
+}
+
+static void send_segment_gone(struct play *play)
+{
+        uint8_t in[2];
+
+        take(play, in, 2);
+        send_packet(play,
+                    &(struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE,
+                                         .segment = in[0] % 4u,
+                                         .sequence = in[1] % 2u},
+                    NULL, 0, NULL, 0);
+}
+
 static void send_raw(struct play *play)
 {
         size_t n = nd_min_u64(next(play), play->n_left);
@@ -216,6 +357,19 @@ static void application_receives(struct play *play)
                 play->held = m;
 }
 
+static void application_writes_in_place(struct play *play,
+                                        struct ndbus_array *array,
+                                        const struct ndbus_publish_options *options)
+{
+        struct ndbus_loan *loan;
+
+        if (ndbus_loan(play->bus, array, 1, &loan))
+                return;
+        memset((void *)(uintptr_t)array->data, 5, (size_t)array->shape[0]);
+        if (ndbus_publish_loan(play->bus, "t", loan, options))
+                ndbus_loan_cancel(loan);
+}
+
 static void application_publishes(struct play *play)
 {
         static const uint8_t body[1 << 18];
@@ -229,7 +383,10 @@ static void application_publishes(struct play *play)
         array.shape = &shape;
         options.timeout_ms = 0;
         options.more = in[2] % 2u;
-        (void)ndbus_publish(play->bus, "t", &array, 1, &options);
+        if (in[2] & 2u)
+                application_writes_in_place(play, &array, &options);
+        else
+                (void)ndbus_publish(play->bus, "t", &array, 1, &options);
 }
 
 static void application_gives_up(struct play *play)
@@ -243,7 +400,7 @@ static void application_gives_up(struct play *play)
 
 static void step(struct play *play)
 {
-        switch (next(play) % 12u) {
+        switch (next(play) % 16u) {
         case 0:
                 send_raw(play);
                 break;
@@ -275,6 +432,18 @@ static void step(struct play *play)
         case 10:
                 application_gives_up(play);
                 break;
+        case 12:
+                send_segment(play);
+                break;
+        case 13:
+                send_block(play);
+                break;
+        case 14:
+                send_release(play);
+                break;
+        case 15:
+                send_segment_gone(play);
+                break;
         default:
                 application_receives(play);
         }
@@ -291,6 +460,8 @@ static void begin(struct play *play)
                 .meta_bytes_max = ND_META_BYTES_MAX,
                 .dims_max = 64,
                 .subscriptions_max = 100,
+                .features = play->has_shm ? ND_FEATURE_SHM : 0,
+                .shm_bytes_max = play->has_shm ? SHM_MAX : 0,
         };
         struct ndbus_subscribe_options options = NDBUS_SUBSCRIBE_OPTIONS_INIT;
         struct nd_control_bytes header;
@@ -316,12 +487,25 @@ static void begin(struct play *play)
         }
 }
 
+static size_t count_fds(void)
+{
+        size_t n = 0;
+
+        for (int fd = 0; fd < FDS_WATCHED; ++fd)
+                n += fcntl(fd, F_GETFD) >= 0;
+        return n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
 {
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
         struct play play = {.at = data, .n_left = n_data};
+        size_t n_fds;
         int ends[2];
 
+        play.has_shm = n_data > 0 && data[0] >= 128;
+        get_segment(); /* which stays */
+        n_fds = count_fds();
         options.stall_ms = 1;
         nd_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
         nd_assert(nd_bus_new(&options, &play.bus) == 0);
@@ -331,6 +515,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
         play.bus->connection.attempt_ns = ND_NEVER;
         play.daemon = ends[1];
         begin(&play);
+        nd_bus_leave(play.bus, 0);              /* it was born in a call */
         play.bus->connection.is_closing = true; /* what is lost stays lost */
 
         for (size_t i = 0; i < STEPS_MAX && play.n_left > 0; ++i)
@@ -340,5 +525,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
         ndbus_close(play.bus, 0, NULL);
         ndbus_message_free(play.held);
         close(play.daemon);
+        nd_assert(count_fds() == n_fds);
         return 0;
 }
