@@ -14,7 +14,7 @@
 /* A file under way. */
 struct nd_output {
         int fd;
-        int folder_fd; /* where it will stand */
+        int folder_fd;      /* where it will stand */
         char temporary[64]; /* its name until then; "": it has none */
         char name[256];
 };
