@@ -12,6 +12,8 @@
  * them, and are said once.
  */
 
+#include <stdio.h>
+#include <string.h>
 #include "client/bus.h"
 #include "client/detail.h"
 #include "client/export.h"
@@ -20,12 +22,13 @@
 static int say_end(struct ndbus_subscription *sub)
 {
         const struct nd_fault *fault = &sub->end_fault;
+        char value[24], limit[24];
 
-        if (fault->has_numbers && !fault->text[0])
-                return nd_detail_fail(sub->end_code, "subscription %u (%s): %s: %llu, limit %llu",
-                                      sub->id, sub->pattern, ndbus_strerror(sub->end_code),
-                                      (unsigned long long)fault->value,
-                                      (unsigned long long)fault->limit);
+        snprintf(value, sizeof(value), "%llu", (unsigned long long)fault->value);
+        snprintf(limit, sizeof(limit), "%llu", (unsigned long long)fault->limit);
+        if (fault->has_numbers && !(strstr(fault->text, value) && strstr(fault->text, limit)))
+                return nd_detail_fail(sub->end_code, "subscription %u (%s): %s: %s, limit %s",
+                                      sub->id, sub->pattern, fault->text, value, limit);
         return nd_detail_fail(sub->end_code, "subscription %u (%s): %s", sub->id, sub->pattern,
                               fault->text[0] ? fault->text : ndbus_strerror(sub->end_code));
 }
