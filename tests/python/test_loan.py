@@ -56,11 +56,12 @@ class Loan(DaemonTest):
 
     def test_options(self):
         bus = self.connect()
-        with bus.loan("kept", 3, "int8", retain=True, encoding="e", reply="r") as a:
+        reply = f"$reply/{bus.source}/1"
+        with bus.loan("kept", 3, "int8", retain=True, encoding="e", reply=reply) as a:
             a[...] = 4
         bus.flush()
         got = bus.subscribe("kept").receive(DEADLINE)
-        self.assertEqual((got.retained, got.encoding, got.reply_topic), (True, "e", "r"))
+        self.assertEqual((got.retained, got.encoding, got.reply_topic), (True, "e", reply))
 
     def test_exception_cancels(self):
         bus = self.connect()
