@@ -784,7 +784,7 @@ static size_t flood(struct nd_raw *raw, struct nd_bystanders *b, enum nd_kind ki
 
                 for (size_t k = 0; k < sizeof(many) / ND_PRELUDE_BYTES; ++k)
                         nd_prelude_pack(
-                                &(struct nd_prelude){.kind = kind,
+                                &(struct nd_prelude){.kind = (uint8_t)kind,
                                                      .sequence = n_sent / ND_PRELUDE_BYTES + k + 1,
                                                      .subscription = 9},
                                 many + k * ND_PRELUDE_BYTES);
@@ -831,7 +831,7 @@ Test(hostile, floods_and_reads_later)
                         k += packet->prelude.kind != ND_KIND_STATS_REPLY ||
                              packet->prelude.body_bytes == 0;
                 }
-                nd_prelude_pack(&(struct nd_prelude){.kind = rows[i / 2].kind,
+                nd_prelude_pack(&(struct nd_prelude){.kind = (uint8_t)rows[i / 2].kind,
                                                      .sequence = n + 1,
                                                      .subscription = 9},
                                 last);

@@ -55,8 +55,8 @@ static int publish(struct ndbus *bus, uint64_t number, int timeout_ms)
 
 static void expect_bytes(const void *data, uint64_t number, size_t i)
 {
-        cr_assert_eq(nd_pattern_compare(data, offset_of(number, i), (size_t)sizes[i]), sizes[i],
-                     "array %zu of message %llu", i, (unsigned long long)number);
+        cr_assert_eq(nd_pattern_compare(data, offset_of(number, i), (size_t)sizes[i]),
+                     (size_t)sizes[i], "array %zu of message %llu", i, (unsigned long long)number);
 }
 
 static void expect_message(const struct ndbus_message *m, uint64_t number)

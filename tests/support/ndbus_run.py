@@ -109,6 +109,7 @@ class Sub:
             [NDBUS, command, "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
         self.said = ""
+        self.printed = b""  # and not asked for yet
         self.wait_said("subscribed to")
 
     def wait_said(self, text):
@@ -124,16 +125,20 @@ class Sub:
 
     def read_line(self):
         fd = self.process.stdout.fileno()
-        ready, _, _ = select.select([fd], [], [], DEADLINE)
-        assert ready, "sub printed nothing"
-        return self.process.stdout.readline().decode()
+        while b"\n" not in self.printed:
+            ready, _, _ = select.select([fd], [], [], DEADLINE)
+            piece = os.read(fd, 65536) if ready else b""
+            assert piece, f"sub printed no line: {self.printed}"
+            self.printed += piece
+        line, self.printed = self.printed.split(b"\n", 1)
+        return line.decode() + "\n"
 
     def finish(self, check=0):
-        """Wait for its end; the lines it printed."""
+        """Wait for its end; the lines it printed, without those that were read."""
         out, err = self.process.communicate(timeout=DEADLINE)
         self.said += err.decode()
         assert self.process.returncode == check, (self.process.returncode, self.said)
-        return out.decode().splitlines()
+        return (self.printed + out).decode().splitlines()
 
     def interrupt(self, check=0):
         self.process.send_signal(signal.SIGINT)
