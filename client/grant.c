@@ -8,10 +8,10 @@
  * daemon. Half a window at a time: one CREDIT then serves many messages. What is less than half is
  * granted a moment later, when nothing more has come: a message larger than the rest of the window
  * may be waiting for exactly that. A moment, because in a flow of small messages the next one
- * comes sooner, and a packet for each would double the traffic.
+ * comes sooner: a packet for each would double the traffic, and meet the next one in the daemon.
  *
  * Of a group it is not taking that counts but freeing, and messages are named by their numbers: see
- * finish.c. Who frees slowly is heard at the next call; who frees fast, a few hundred times a second.
+ * finish.c. Who frees slowly is heard at the next call; who frees fast, some 200 times a second.
  *
  * Subscriptions with window 0 (`latest`) are granted one message when the application asks and
  * nothing is there, so that what it gets is not old.
@@ -20,7 +20,7 @@
 #include "client/bus.h"
 #include "protocol/byteorder.h"
 
-#define GRANT_DELAY_NS (1 * ND_NS_PER_MS)
+#define GRANT_DELAY_NS (5 * ND_NS_PER_MS)
 
 /* Grants wait while the socket takes nothing: they merge, the output would only grow. */
 #define OUTPUT_BYTES_MAX ((size_t)256 << 10)
