@@ -299,7 +299,8 @@ void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens
                 nd_connection_mark_closing(connection);
                 return;
         }
-        server->store.memory.used_bytes += cost; /* bounded, and no reason to lose the client */
+        /* bounded, and no reason to lose the client */
+        nd_memory_charge_anyway(&server->store.memory, cost);
         admission_set(connection, rights, cost);
         nd_publisher_forget_headers(&connection->publisher);
         admission_renew_subscriptions(connection);

@@ -418,7 +418,7 @@ static bool connection_charge_stash(struct nd_connection *connection, size_t n_b
         struct nd_server *server = connection->server;
 
         if (n_bytes <= ND_SCRATCH_BYTES + ND_PRELUDE_BYTES) {
-                server->store.memory.used_bytes += more;
+                nd_memory_charge_anyway(&server->store.memory, more);
                 return true;
         }
         return nd_server_charge(server, more);

@@ -95,7 +95,7 @@ uint64_t nd_message_cost(uint64_t meta_bytes, uint64_t body_bytes);
 void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes);
 
 /**
- * nd_message_new() - an empty message, to be filled with nd_message_receive() or _append()
+ * nd_message_new() - an empty message, to be filled by nd_message_space() and _received()
  * @header: a reference is taken
  * @topic:  a reference is taken
  * @meta:   [prelude->meta_bytes], copied

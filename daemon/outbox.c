@@ -94,7 +94,7 @@ static bool outbox_reserve(struct nd_outbox *outbox, size_t n_bytes)
         control = realloc(outbox->control, n);
         if (!control)
                 return false;
-        memory->used_bytes += n - outbox->n_control_max;
+        nd_memory_charge_anyway(memory, n - outbox->n_control_max);
         outbox->control = control;
         outbox->n_control_max = n;
         return true;

@@ -205,7 +205,7 @@ static void share_disown(struct nd_share *share)
         if (share->n_wanted > 0) {
                 /* it is the daemon's alone to give back now, and all of it stays or goes */
                 share->charged_bytes = share->memory.bytes - share->wanted_bytes;
-                share->server->store.memory.used_bytes += share->charged_bytes;
+                nd_memory_charge_anyway(&share->server->store.memory, share->charged_bytes);
                 nd_log(ND_LOG_INFO,
                        "segment kept bytes=%" PRIu64 " messages=%zu of %" PRIu64
                        " bytes wait in it, and its publisher is gone",
@@ -324,7 +324,7 @@ struct nd_block *nd_block_unwant(struct nd_block *block)
         share->wanted_bytes -= block->bytes;
         if (!share->owner) {
                 share->charged_bytes += block->bytes;
-                share->server->store.memory.used_bytes += block->bytes;
+                nd_memory_charge_anyway(&share->server->store.memory, block->bytes);
                 nd_rescue_consider(share);
         }
         block_settle(block);
