@@ -7,6 +7,7 @@
 #include "client/command/command.h"
 #include <inttypes.h>
 #include <poll.h>
+#include <string.h>
 #include <time.h>
 #include "client/command/report.h"
 #include "client/command/spelling.h"
@@ -55,6 +56,15 @@ bool nd_command_reconnects(int r, uint64_t *told_ns)
         }
         poll(NULL, 0, 100);
         return true;
+}
+
+int nd_command_check_repeat(const char *path, uint64_t repeat)
+{
+        if (strcmp(path, "-") == 0 && repeat != 1) {
+                nd_report("--repeat: stdin can be read only once; give a file");
+                return ND_EXIT_USAGE;
+        }
+        return ND_EXIT_OK;
 }
 
 bool nd_command_is_over(int r)

@@ -61,11 +61,26 @@ int nd_command_wait(struct ndbus *bus, uint64_t due_ns);
 /* What is over when a publish comes back with this: the connection, or the user's patience. */
 bool nd_command_is_over(int r);
 
+/* --repeat with a path that cannot be read again; says so. ND_EXIT_OK, ND_EXIT_USAGE */
+int nd_command_check_repeat(const char *path, uint64_t repeat);
+
 /* milliseconds as the library takes them */
 static inline int nd_command_timeout(int64_t ms)
 {
         return ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
+
+/* How long a command waits for leave to send, and for the daemon's answer at the end: --block, --timeout */
+static inline int nd_command_leave(bool block, int64_t timeout_ms)
+{
+        return block ? -1 : nd_command_timeout(timeout_ms);
+}
+
+#define ND_COMMAND_LEAVE_OPTIONS(XX, S)                                                            \
+        XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
+           "Seconds to wait for leave to send each message, and for the daemon's answer at the "   \
+           "end. Default 5.")                                                                      \
+        XX(S, block, "block", FLAG, 0, 0, 0, "", "Wait as long as it takes for leave to send.")
 
 /* Of commands that have no daemon to ask what the most is. */
 #define ND_COMMAND_MESSAGE_MAX_OPTION(XX, S)                                                       \

@@ -13,7 +13,6 @@
  */
 
 #include <inttypes.h>
-#include <string.h>
 #include "client/command/command.h"
 #include "client/command/meta.h"
 #include "client/command/report.h"
@@ -38,10 +37,7 @@
         XX(S, meta, "meta", LIST, 0, 0, 0, "KEY=VALUE",                                            \
            "Metadata of every message; may be given several times. Numbers, true and false are "   \
            "sent as such, KEY=\"5\" as text.")                                                     \
-        XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
-           "Seconds to wait for leave to send each message, and for the daemon's answer at the "   \
-           "end. Default 5.")                                                                      \
-        XX(S, block, "block", FLAG, 0, 0, 0, "", "Wait as long as it takes for leave to send.")    \
+        ND_COMMAND_LEAVE_OPTIONS(XX, S)                                                            \
         ND_COMMAND_URL_OPTION(XX, S)
 
 ND_OPTION_DEFINE(pub, PUB_OPTIONS);
@@ -90,7 +86,7 @@ static int pub_message(struct pub *pub, const char *path, const struct nd_source
                 options.encoding = message->encoding;
                 options.retain = pub->options->retain;
                 options.timeout_ms =
-                        pub->options->block ? -1 : nd_command_timeout(pub->options->timeout_ms);
+                        nd_command_leave(pub->options->block, pub->options->timeout_ms);
                 r = ndbus_publish(pub->bus, pub->topic, message->arrays, message->n_arrays,
                                   &options);
         }
@@ -170,10 +166,8 @@ static int pub_check(const struct nd_pub_options *options, char *const *paths, s
                 return ND_EXIT_USAGE;
         }
         for (size_t i = 0; i < n_paths; ++i)
-                if (strcmp(paths[i], "-") == 0 && options->repeat != 1) {
-                        nd_report("--repeat: stdin can be read only once; give a file");
+                if (nd_command_check_repeat(paths[i], options->repeat) != ND_EXIT_OK)
                         return ND_EXIT_USAGE;
-                }
         return ND_EXIT_OK;
 }
 
@@ -184,8 +178,7 @@ static void pub_clear(struct pub *pub)
         int r;
 
         options.retain = 1;
-        options.timeout_ms =
-                pub->options->block ? -1 : nd_command_timeout(pub->options->timeout_ms);
+        options.timeout_ms = nd_command_leave(pub->options->block, pub->options->timeout_ms);
         r = ndbus_publish(pub->bus, pub->topic, NULL, 0, &options);
         if (r) {
                 ++pub->n_refused;
@@ -196,15 +189,15 @@ static void pub_clear(struct pub *pub)
 static int pub_on_bus(struct pub *pub, char *const *paths, size_t n_paths)
 {
         const struct nd_pub_options *options = pub->options;
-        int r, timeout_ms = nd_command_timeout(options->timeout_ms), status = ND_EXIT_OK;
+        int r, leave_ms = nd_command_leave(options->block, options->timeout_ms);
+        int status = ND_EXIT_OK;
 
         pub->bus = nd_command_open(options->url);
         if (!pub->bus)
                 return ND_EXIT_FAILED;
         if (options->wait_subscribers > 0) {
                 r = ndbus_wait_subscribers(pub->bus, pub->topic,
-                                           (unsigned)options->wait_subscribers,
-                                           options->block ? -1 : timeout_ms);
+                                           (unsigned)options->wait_subscribers, leave_ms);
                 if (r) {
                         status = nd_report("--wait-subscribers %" PRIu64 ": %s: %s",
                                            options->wait_subscribers, ndbus_strerror(r),
@@ -220,7 +213,7 @@ static int pub_on_bus(struct pub *pub, char *const *paths, size_t n_paths)
                 pub_files(pub, paths, n_paths);
         nd_progress_clear(&pub->progress);
 
-        status = nd_command_close(pub->bus, options->block ? -1 : timeout_ms);
+        status = nd_command_close(pub->bus, leave_ms);
         return pub->n_refused > 0 ? ND_EXIT_FAILED : status;
 }
 

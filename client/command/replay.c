@@ -27,10 +27,7 @@
            "Begin S seconds behind the first message.")                                            \
         XX(S, repeat, "repeat", COUNT, 1, 0, INT64_MAX, "N",                                       \
            "Replay the file N times; 0: until interrupted. Default 1.")                            \
-        XX(S, timeout_ms, "timeout", TIME, 5000, 0, INT32_MAX, "S",                                \
-           "Seconds to wait for leave to send each message, and for the daemon's answer at the "   \
-           "end. Default 5.")                                                                      \
-        XX(S, block, "block", FLAG, 0, 0, 0, "", "Wait as long as it takes for leave to send.")    \
+        ND_COMMAND_LEAVE_OPTIONS(XX, S)                                                            \
         ND_COMMAND_URL_OPTION(XX, S)
 
 ND_OPTION_DEFINE(replay, REPLAY_OPTIONS);
@@ -89,8 +86,7 @@ static int replay_message(struct replay *replay, const struct nd_source_message 
         options.n_meta = message->n_meta;
         options.encoding = message->encoding;
         options.retain = (uint8_t)ndbus_message_retained(message->record);
-        options.timeout_ms =
-                replay->options->block ? -1 : nd_command_timeout(replay->options->timeout_ms);
+        options.timeout_ms = nd_command_leave(replay->options->block, replay->options->timeout_ms);
         r = ndbus_publish(replay->bus, topic, message->arrays, message->n_arrays, &options);
         if (!r) {
                 ++replay->n_published;
@@ -190,22 +186,13 @@ static void replay_rounds(struct replay *replay)
         }
 }
 
-static int replay_check(const struct nd_replay_options *options, const char *path)
-{
-        if (strcmp(path, "-") == 0 && options->repeat != 1) {
-                nd_report("--repeat: stdin can be read only once; give a file");
-                return ND_EXIT_USAGE;
-        }
-        return ND_EXIT_OK;
-}
-
 static int replay_run(const void *values, char *const *arguments, size_t n_arguments)
 {
         struct replay replay = {.options = values, .path = arguments[0]};
         int status;
 
         (void)n_arguments;
-        status = replay_check(replay.options, replay.path);
+        status = nd_command_check_repeat(replay.path, replay.options->repeat);
         if (status != ND_EXIT_OK)
                 return status;
         nd_signals_catch();
@@ -216,8 +203,7 @@ static int replay_run(const void *values, char *const *arguments, size_t n_argum
         replay_rounds(&replay);
         nd_progress_clear(&replay.progress);
         status = nd_command_close(
-                replay.bus,
-                replay.options->block ? -1 : nd_command_timeout(replay.options->timeout_ms));
+                replay.bus, nd_command_leave(replay.options->block, replay.options->timeout_ms));
         return replay.n_refused > 0 ? ND_EXIT_FAILED : status;
 }
 
