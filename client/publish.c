@@ -94,20 +94,6 @@ static int credit_lapse(struct ndbus *bus)
         return 0;
 }
 
-/* The same for bodies in blocks, which take no credit: topics are paused, and blocks released, all the
- * same. */
-static void credit_read_blocks(struct ndbus *bus, uint64_t block_bytes)
-{
-        struct nd_credit *credit = &bus->credit;
-
-        credit->ahead_bytes += block_bytes;
-        credit->block_bytes += block_bytes;
-        if (credit->block_bytes < BLOCK_READ_BYTES)
-                return;
-        credit->block_bytes = 0;
-        nd_input_read(bus);
-}
-
 /* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
  * without end, for what is about to be held back by a full queue or to be released, it is as far ahead as
  * this, or one message. How far the daemon is, PONG says. */
@@ -144,6 +130,20 @@ static void credit_read(struct ndbus *bus)
         if (credit->bytes > credit->read_at)
                 return;
         credit->read_at = credit->bytes > step ? credit->bytes - step : 0;
+        nd_input_read(bus);
+}
+
+/* The same after a message in a block, which takes hardly any credit: topics are paused, and blocks
+ * released, all the same. */
+static void credit_read_blocks(struct ndbus *bus, uint64_t block_bytes)
+{
+        struct nd_credit *credit = &bus->credit;
+
+        credit->ahead_bytes += block_bytes;
+        credit->block_bytes += block_bytes;
+        if (credit->block_bytes < BLOCK_READ_BYTES)
+                return;
+        credit->block_bytes = 0;
         nd_input_read(bus);
 }
 
