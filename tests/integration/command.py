@@ -12,12 +12,11 @@ import stat
 import struct
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import ndbus_run
-from ndbus_run import Daemon, Sub, run
+from ndbus_run import Daemon, Sub, put, run
 
 
 def npy(descr, shape, data, fortran=False):
@@ -25,13 +24,6 @@ def npy(descr, shape, data, fortran=False):
     text = f"{{'descr': {descr!r}, 'fortran_order': {fortran}, 'shape': {shape!r}, }}".encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data
-
-
-def put(folder, name, data):
-    path = os.path.join(folder, name)
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 def get(*parts):
@@ -729,12 +721,4 @@ def test_watch(folder):
         other.interrupt()
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
-            with tempfile.TemporaryDirectory(prefix="ndbus-command-") as folder:
-                test(folder)
-            print("ok", name, flush=True)
-
-
-main()
+ndbus_run.run_tests(globals())

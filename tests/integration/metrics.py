@@ -12,23 +12,15 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import ndbus_run
 import openmetrics
-from ndbus_run import Daemon, Sub, run
+from ndbus_run import Daemon, Sub, put, run
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 TOPICS = ['a"b', "back\\slash", "\\n", 'x"} 1', "k\u00e4se/\u20ac/\U0001f600", "\\", "{", "a,b=\"c\""]
-
-
-def put(folder, name, data):
-    path = os.path.join(folder, name)
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 def read_exactly(connection, n):
@@ -290,13 +282,4 @@ def test_listener_takes_no_path_of_another(folder):
         run("ping", url=daemon.unix, check=0)
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_"):
-            with tempfile.TemporaryDirectory(prefix="ndbus-test-") as folder:
-                test(folder)
-                print("ok", name)
-
-
-if __name__ == "__main__":
-    main()
+ndbus_run.run_tests(globals())

@@ -8,13 +8,12 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import ndbus_run
-from ndbus_run import Daemon, Sub, run
+from ndbus_run import Daemon, Sub, put, run
 
 
 def align(n):
@@ -44,13 +43,6 @@ def records(data):
 def get(path):
     with open(path, "rb") as f:
         return f.read()
-
-
-def put(folder, name, data):
-    path = os.path.join(folder, name)
-    with open(path, "wb") as f:
-        f.write(data)
-    return path
 
 
 def info(path, *arguments, check=0):
@@ -395,12 +387,4 @@ def test_memory(folder):
             assert usage.ru_maxrss < 160 << 10, f"{usage.ru_maxrss} KiB"
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
-            with tempfile.TemporaryDirectory(prefix="ndbus-recording-") as folder:
-                test(folder)
-            print("ok", name, flush=True)
-
-
-main()
+ndbus_run.run_tests(globals())

@@ -8,19 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import ndbus_run
-from ndbus_run import Daemon, Sub, run
-
-
-def put(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w") as f:
-        f.write(text)
-    return path
+from ndbus_run import Daemon, Sub, put, run
 
 
 def wait_log(daemon, text):
@@ -144,12 +136,4 @@ def test_without_a_file(folder):
         daemon.start()
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
-            with tempfile.TemporaryDirectory(prefix="ndbus-reload-") as folder:
-                test(folder)
-            print("ok", name, flush=True)
-
-
-main()
+ndbus_run.run_tests(globals())

@@ -10,22 +10,14 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import ndbus_run
-from ndbus_run import Daemon, Sub, run
+from ndbus_run import Daemon, Sub, put, run
 
 ME = f"user:{os.getuid()}"
 NOBODY = "user:4294967000"
-
-
-def put(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path, "w") as f:
-        f.write(text)
-    return path
 
 
 def allow(*rules):
@@ -195,12 +187,4 @@ def test_reload(folder):
         pub(daemon, "b")
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
-            with tempfile.TemporaryDirectory(prefix="ndbus-rights-") as folder:
-                test(folder)
-            print("ok", name, flush=True)
-
-
-main()
+ndbus_run.run_tests(globals())

@@ -32,31 +32,6 @@
 #define PONG_BYTES_MAX (BYTES_PER_S / 5)  /* of the message that may come first */
 #define SKIPPED        77
 
-struct publishing {
-        struct nd_harness *harness;
-        const struct nd_transport *transport;
-        uint64_t n_bytes;
-};
-
-static void *publish(void *userdata)
-{
-        const struct publishing *p = userdata;
-        struct ndbus *bus = nd_client_open(p->harness, p->transport, NULL);
-        void *memory = nd_pattern_map(p->n_bytes);
-        int64_t shape = (int64_t)p->n_bytes;
-        struct ndbus_array array = {.data = memory, .ndim = 1, .shape = &shape};
-        int r;
-
-        if (!memory)
-                nd_harness_fail(NULL, "no memory for P: %s", strerror(errno));
-        r = ndbus_publish(bus, "drain", &array, 1, NULL);
-        if (r)
-                nd_harness_fail(NULL, "publish: %s: %s", ndbus_errname(r), ndbus_detail());
-        nd_client_close(bus);
-        nd_pattern_unmap(memory, p->n_bytes);
-        return NULL;
-}
-
 static double now_s(void)
 {
         struct timespec t;
@@ -102,7 +77,7 @@ static int compare(const void *a, const void *b)
 
 static void drain(struct nd_harness *h, const struct nd_transport *transport, uint64_t n_bytes)
 {
-        struct publishing publishing = {h, transport, n_bytes};
+        struct nd_large large = {h, transport, "drain", n_bytes};
         struct itimerspec every = {{.tv_nsec = 10000000}, {.tv_nsec = 10000000}};
         int timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
         struct nd_raw *raw = nd_raw_open(h, transport->is_tcp);
@@ -113,7 +88,7 @@ static void drain(struct nd_harness *h, const struct nd_transport *transport, ui
         if (timer < 0 || timerfd_settime(timer, 0, &every, NULL) != 0 || !pings.took_s)
                 nd_harness_fail(h, "no timer: %s", strerror(errno));
         nd_raw_subscribe(raw, 1, &(struct nd_raw_subscribe){.pattern = "drain"});
-        pthread_create(&thread, NULL, publish, &publishing);
+        pthread_create(&thread, NULL, nd_client_publish_large, &large);
         nd_raw_expect(raw, ND_KIND_MESSAGE);
         while (n_read < n_bytes || pings.n_answered < pings.n) {
                 const struct nd_raw_packet *packet;

@@ -45,28 +45,6 @@ static uint64_t available_mib(void)
         return kib / 1024;
 }
 
-struct publishing {
-        struct nd_harness *harness;
-        const struct nd_transport *transport;
-        uint64_t n_bytes;
-};
-
-static void *publish(void *userdata)
-{
-        const struct publishing *p = userdata;
-        struct ndbus *bus = nd_client_open(p->harness, p->transport, NULL);
-        uint8_t *memory = nd_pattern_map(p->n_bytes);
-        int64_t shape = (int64_t)p->n_bytes;
-        struct ndbus_array array = {.data = memory, .dtype = "uint8", .ndim = 1, .shape = &shape};
-        int r = ndbus_publish(bus, "large", &array, 1, NULL);
-
-        if (r)
-                nd_harness_fail(NULL, "publish: %s: %s", ndbus_errname(r), ndbus_detail());
-        nd_client_close(bus);
-        nd_pattern_unmap(memory, p->n_bytes);
-        return NULL;
-}
-
 static void expect_peak(struct nd_harness *h, uint64_t limit_mib, const char *what)
 {
         uint64_t peak_mib = nd_harness_memory(h).rss_peak_bytes / MIB;
@@ -79,7 +57,7 @@ static void expect_peak(struct nd_harness *h, uint64_t limit_mib, const char *wh
 
 static void one_to_one(struct nd_harness *h, const struct nd_transport *transport, uint64_t n_bytes)
 {
-        struct publishing publishing = {h, transport, n_bytes};
+        struct nd_large large = {h, transport, "large", n_bytes};
         struct ndbus *bus = nd_client_open(h, transport, NULL);
         const struct ndbus_array *arrays;
         struct ndbus_message *m = NULL;
@@ -90,7 +68,7 @@ static void one_to_one(struct nd_harness *h, const struct nd_transport *transpor
         snprintf(what, sizeof(what), "%s, %" PRIu64 " bytes", transport->name, n_bytes);
         nd_client_subscribe(bus, "large", NULL);
         nd_harness_reset_peak(h);
-        pthread_create(&thread, NULL, publish, &publishing);
+        pthread_create(&thread, NULL, nd_client_publish_large, &large);
         r = ndbus_receive(bus, &m, -1);
         if (r)
                 nd_harness_fail(h, "%s: %s: %s", what, ndbus_errname(r), ndbus_detail());
@@ -110,7 +88,7 @@ static void one_to_one(struct nd_harness *h, const struct nd_transport *transpor
 static void one_to_many(struct nd_harness *h)
 {
         static uint8_t sink[MIB];
-        struct publishing publishing = {h, &nd_transports[0], GIB};
+        struct nd_large large = {h, &nd_transports[0], "large", GIB};
         struct nd_raw *readers[READERS_N];
         struct pollfd polled[READERS_N];
         uint64_t n_read[READERS_N] = {0};
@@ -123,7 +101,7 @@ static void one_to_many(struct nd_harness *h)
                 polled[i] = (struct pollfd){.fd = readers[i]->fd, .events = POLLIN};
         }
         nd_harness_reset_peak(h);
-        pthread_create(&thread, NULL, publish, &publishing);
+        pthread_create(&thread, NULL, nd_client_publish_large, &large);
         while (n_left > 0) {
                 if (poll(polled, READERS_N, nd_harness_deadline_ms(ND_CLIENT_WAIT_MS)) <= 0)
                         nd_harness_fail(h, "nothing comes");

@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -28,11 +27,7 @@ CONNECT, WELCOME, AUTH, ERROR, PING, PONG = 1, 2, 3, 4, 5, 6
 
 
 def put(folder, name, data, mode=0o600):
-    path = os.path.join(folder, name)
-    with open(path, "wb") as f:
-        f.write(data)
-    os.chmod(path, mode)
-    return path
+    return ndbus_run.put(folder, name, data, mode)
 
 
 def token(name, path):
@@ -344,12 +339,4 @@ def test_reload(folder):
         assert len(keeps.finish()) == 1
 
 
-def main():
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
-            with tempfile.TemporaryDirectory(prefix="ndbus-tokens-") as folder:
-                test(folder)
-            print("ok", name, flush=True)
-
-
-main()
+ndbus_run.run_tests(globals())

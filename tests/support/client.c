@@ -92,6 +92,22 @@ void nd_client_publish(struct ndbus *bus, const char *topic, uint64_t number, si
                 "ndbus_publish");
 }
 
+void *nd_client_publish_large(void *userdata)
+{
+        const struct nd_large *large = userdata;
+        struct ndbus *bus = nd_client_open(large->harness, large->transport, NULL);
+        void *memory = nd_pattern_map(large->n_bytes);
+        int64_t shape = (int64_t)large->n_bytes;
+        struct ndbus_array array = {.data = memory, .dtype = "uint8", .ndim = 1, .shape = &shape};
+
+        if (!memory)
+                nd_harness_fail(NULL, "no memory for P(%" PRIu64 ")", large->n_bytes);
+        require(ndbus_publish(bus, large->topic, &array, 1, NULL), "ndbus_publish");
+        nd_client_close(bus);
+        nd_pattern_unmap(memory, large->n_bytes);
+        return NULL;
+}
+
 void nd_client_flush(struct ndbus *bus)
 {
         require(ndbus_flush(bus, ND_CLIENT_WAIT_MS), "ndbus_flush");

@@ -48,6 +48,17 @@ int nd_client_try_publish(
         struct ndbus *bus, const char *topic, uint64_t number, size_t n_bytes, int timeout_ms);
 void nd_client_publish(struct ndbus *bus, const char *topic, uint64_t number, size_t n_bytes);
 
+/** P(n_bytes) as one uint8 array on a topic, by a connection of its own: for a thread. */
+struct nd_large {
+        struct nd_harness *harness;
+        const struct nd_transport *transport;
+        const char *topic;
+        uint64_t n_bytes;
+};
+
+/** pthread_create()'s function; userdata is struct nd_large. */
+void *nd_client_publish_large(void *userdata);
+
 void nd_client_flush(struct ndbus *bus);
 
 /** The next message; ndbus_message_free() */

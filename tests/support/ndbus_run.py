@@ -26,6 +26,26 @@ def skip(why):
     sys.exit(SKIP)
 
 
+def put(folder, name, data, mode=None):
+    """A file with these bytes, or this text; mode: its permissions, else as the umask says."""
+    path = os.path.join(folder, name)
+    with open(path, "wb") as f:
+        f.write(data.encode() if isinstance(data, str) else data)
+    if mode is not None:
+        os.chmod(path, mode)
+    return path
+
+
+def run_tests(names):
+    """Every function test_... of globals(), in order, each with a folder of its own; the command line
+    may choose some of them."""
+    for name, test in list(names.items()):
+        if name.startswith("test_") and (len(sys.argv) < 2 or name in sys.argv):
+            with tempfile.TemporaryDirectory(prefix="ndbus-test-") as folder:
+                test(folder)
+            print("ok", name, flush=True)
+
+
 def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE):
     """Run the command; check: the exit status it must have."""
     environment = dict(os.environ, **(env or {}))
