@@ -293,14 +293,14 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
         for (;;) {
                 has_moved = false;
                 result = nd_outgoing_step(bus, out, &has_moved);
-                if (result == ND_OUTGOING_DONE)
-                        return 0;
                 if (result == ND_OUTGOING_LOST)
                         return nd_connection_fail_down(bus);
-                if (out->refusal.code) {
+                if (out->refusal.code) { /* also if its last byte has left meanwhile */
                         r = nd_outgoing_give_up(bus, out);
                         return r < 0 ? r : nd_detail_fault(&out->refusal);
                 }
+                if (result == ND_OUTGOING_DONE)
+                        return 0;
                 if (has_moved || deadline_ns == ND_NEVER)
                         deadline_ns = nd_clock_ns() + stall_ns;
                 r = nd_bus_turn(bus, deadline_ns, result == ND_OUTGOING_NEEDS_SOCKET);

@@ -212,6 +212,34 @@ Test(request, one_of_a_group_answers)
         nd_harness_stop(h);
 }
 
+/* The daemon may say so while the question is still being sent, or when its last byte has just left:
+ * neither is lost, of a request nor of a message. */
+Test(request, nobody_is_said_whatever_the_size)
+{
+        static uint8_t bytes[1 << 20];
+        const int64_t sizes[] = {1000, 60000, 65536, 100000, 131072, 140000, 200000, sizeof(bytes)};
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        struct nd_harness *h = nd_harness_start(NULL);
+        const char *const urls[] = {h->unix_url, h->tcp_url};
+
+        options.no_shm = 1;
+        for (size_t i = 0; i < 2 * nd_array_size(sizes); ++i) {
+                const struct ndbus_array array = {
+                        .data = bytes, .dtype = "uint8", .ndim = 1, .shape = &sizes[i / 2]};
+                struct ndbus_message *m = NULL;
+                struct ndbus *bus;
+
+                cr_assert_eq(ndbus_open(&bus, urls[i % 2], &options), 0, "%s", ndbus_detail());
+                for (int k = 0; k < 10; ++k)
+                        cr_assert_eq(ndbus_request(bus, "ask", &array, 1, NULL, deadline_ms(), &m),
+                                     NDBUS_ENO_SUBSCRIBER, "%lld bytes: %s",
+                                     (long long)sizes[i / 2], ndbus_detail());
+                cr_expect_eq(ndbus_flush(bus, deadline_ms()), 0, "%s", ndbus_detail());
+                close_bus(bus);
+        }
+        nd_harness_stop(h);
+}
+
 Test(request, nobody_is_said_at_once)
 {
         struct nd_harness *h = nd_harness_start(NULL);
