@@ -112,6 +112,30 @@ ND_PUBLIC int ndbus_pack(const struct ndbus_array *arrays,
         return r;
 }
 
+/* The first record that is a message; what is an index is passed over. *@ret_at: where it begins. Sets the
+ * detail. */
+static int find_record(const uint8_t *bytes, size_t n_bytes, struct nd_record *ret, size_t *ret_at)
+{
+        struct nd_fault fault = {0};
+        size_t at = 0;
+        int r;
+
+        for (;;) {
+                r = nd_record_unpack(bytes + at, n_bytes - at, 0, ret, &fault);
+                if (r == 1 && at > 0)
+                        return nd_detail_say(NDBUS_EENDED, "record: an index is all there is");
+                if (r == 1)
+                        return nd_detail_say(NDBUS_ETRUNCATED, "record: ends at byte 0");
+                if (r)
+                        return nd_detail_fault(&fault);
+                if (ret->prelude.kind != ND_KIND_FILE_INDEX)
+                        break;
+                at += (size_t)ret->record_bytes;
+        }
+        *ret_at = at;
+        return 0;
+}
+
 /* Makes the message of a record that was found. */
 static int unpack_record(const uint8_t *bytes,
                          const struct nd_record *record,
@@ -157,19 +181,15 @@ ND_PUBLIC int ndbus_unpack(const void *bytes,
                            struct ndbus_message **ret_message,
                            size_t *ret_bytes)
 {
-        struct nd_fault fault = {0};
         struct nd_record record;
+        size_t at = 0;
         int r;
 
         if (!ret_message || (!bytes && n_bytes > 0))
                 return nd_detail_say(NDBUS_EINVAL, "bytes, ret_message: are NULL");
-        r = nd_record_unpack(bytes, n_bytes, 0, &record, &fault);
-        if (r == 1)
-                return nd_detail_say(NDBUS_ETRUNCATED, "record: ends at byte 0");
-        if (r)
-                return nd_detail_fault(&fault);
-        r = unpack_record(bytes, &record, ret_message);
+        r = find_record(bytes, n_bytes, &record, &at);
+        r = r ? r : unpack_record((const uint8_t *)bytes + at, &record, ret_message);
         if (!r && ret_bytes)
-                *ret_bytes = (size_t)record.record_bytes;
+                *ret_bytes = at + (size_t)record.record_bytes;
         return r;
 }

@@ -60,6 +60,19 @@ class Bytes(unittest.TestCase):
             ndbus.dump(a, f)
         self.assertTrue((ndbus.load(self.path) == a).all())
 
+    def test_index(self):
+        """What ndbus record puts at the end is no message, wherever it stands."""
+        golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "index.hex")
+        with open(golden, encoding="utf-8") as f:
+            index = bytes.fromhex("".join(line.split(";")[0] for line in f))
+        one, two = ndbus.dumps(np.arange(3)), ndbus.dumps(np.arange(4))
+        for data, n in ((one + index, 1), (one + index + two + index, 2), (index + one, 1), (index, 0)):
+            with open(self.path, "wb") as f:
+                f.write(data)
+            self.assertEqual(len(list(ndbus.records(self.path))), n)
+        with self.assertRaises(ndbus.EndedError):
+            ndbus.load(self.path)
+
     def test_broken(self):
         packed = ndbus.dumps(np.arange(6))
         for n in [0, 10, len(packed) - 1]:

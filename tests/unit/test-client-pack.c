@@ -8,6 +8,7 @@
 #include <ndbus/ndbus.h>
 #include <stdlib.h>
 #include <string.h>
+#include "protocol/index.h"
 #include "tests/support/pattern.h"
 
 static const uint8_t meta[] = {0x82, 0xa1, 'n', 0x07, 0xa1, 't', 0xcb, 0x3f,
@@ -34,6 +35,35 @@ static void *pack_two(size_t *ret_n)
         cr_assert_eq((uintptr_t)bytes % 64, 0);
         cr_assert_eq(*ret_n % 64, 0);
         return bytes;
+}
+
+/* A file that ndbus record made, and two of them in one. */
+Test(pack, an_index_is_passed_over)
+{
+        struct nd_index index = {.n_dropped = 1};
+        struct ndbus_message *m;
+        size_t n, n_index, n_record = 0;
+        uint8_t *bytes = pack_two(&n), *all;
+        void *between;
+
+        cr_assert_eq(nd_index_pack(&index, &between, &n_index), 0);
+        all = malloc(2 * (n + n_index));
+        cr_assert(all);
+        for (size_t i = 0; i < 2; ++i) {
+                memcpy(all + i * (n + n_index), bytes, n);
+                memcpy(all + i * (n + n_index) + n, between, n_index);
+        }
+        cr_assert_eq(ndbus_unpack(all, 2 * (n + n_index), &m, &n_record), 0, "%s", ndbus_detail());
+        cr_assert_eq(n_record, n);
+        ndbus_message_free(m);
+        cr_assert_eq(ndbus_unpack(all + n, 2 * n_index + n, &m, &n_record), 0, "%s",
+                     ndbus_detail());
+        cr_assert_eq(n_record, n_index + n);
+        ndbus_message_free(m);
+        cr_assert_eq(ndbus_unpack(all + 2 * n + n_index, n_index, &m, &n_record), NDBUS_EENDED);
+        free(all);
+        free(between);
+        free(bytes);
 }
 
 Test(pack, comes_back_as_it_was)

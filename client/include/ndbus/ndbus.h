@@ -559,7 +559,9 @@ int ndbus_pack(const struct ndbus_array *arrays,
  * @ret_message:  ndbus_message_free()
  * @ret_bytes:    how many bytes the record took; the next one begins there; or NULL
  *
- * Return: 0; NDBUS_ECORRUPT; NDBUS_ETRUNCATED with the byte at which it ends; NDBUS_EHEADER ...
+ * An index, as ndbus record writes it, is no message and is passed over.
+ *
+ * Return: 0; NDBUS_EENDED if nothing but an index is left; NDBUS_ECORRUPT; NDBUS_ETRUNCATED with the byte at which it ends; NDBUS_EHEADER ...
  */
 int ndbus_unpack(const void *bytes,
                  size_t n_bytes,

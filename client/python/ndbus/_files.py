@@ -69,7 +69,10 @@ def records(file, mmap=True):
     data = _map(file) if mmap else _read(file)
     at = 0
     while at < len(data):
-        message, at = _ndbus.unpack(data, at)
+        try:
+            message, at = _ndbus.unpack(data, at)
+        except _ndbus.EndedError:  # what is left is an index
+            return
         yield message
 
 
