@@ -16,5 +16,5 @@ with ndbus.connect() as bus:
         for row in image[::40, ::10]:
             print("".join(SHADES[value * len(SHADES) // 256] for value in row))
         print(message.topic, message.meta["frame"], "missed", message.dropped)
-        if message.meta["frame"] == last:
+        if last is not None and message.meta["frame"] >= last:
             break
