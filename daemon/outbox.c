@@ -383,6 +383,9 @@ static void outbox_advance(struct nd_outbox *outbox, size_t n_sent)
                 n += batch.packets[n_begun].n_bytes;
         for (size_t i = batch.n_pieces; i > n_begun; --i)
                 nd_piece_undo(&batch.packets[i - 1].piece);
+        if (n_sent > 0)
+                nd_observe_write_batch_packets(
+                        &outbox->connection->server->histograms.write_batch_packets, n_begun);
 
         for (size_t i = 0; i < n_begun; ++i) {
                 const struct outbox_packet *packet = &batch.packets[i];

@@ -410,6 +410,8 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         ++counters->messages_in;
         counters->shm_messages += message->block != NULL;
         counters->messages_in_bytes += message->body_bytes;
+        nd_observe_message_size_bytes(&publisher_server(publisher)->histograms.message_size_bytes,
+                                      message->body_bytes);
         ++topic->n_messages;
         topic->n_bytes += message->body_bytes;
         publisher_remember_header(topic, message->header);

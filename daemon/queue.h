@@ -52,6 +52,7 @@ struct nd_entry {
         uint64_t taken_bytes; /* of the body, in packets made so far */
         uint64_t sent_bytes;  /* of the body, in packets that the socket took whole */
         uint64_t gap_before;  /* messages dropped just before this one */
+        uint64_t since_ns;    /* when it was put into the queue */
 };
 
 /* What a place in a queue costs, the allocator's share included. */

@@ -15,6 +15,7 @@
 #include "daemon/option.h"
 #include "daemon/router.h"
 #include "protocol/counter.h"
+#include "protocol/histogram.h"
 
 #define ND_SCRATCH_BYTES (64u * 1024u)
 #define ND_REFUSED_MAX   8u /* connections that are being told SERVER_FULL at a time */
@@ -31,6 +32,7 @@ struct nd_server {
         uv_timer_t drain; /* deadline of stopping */
         struct nd_options options;
         struct nd_counters counters;
+        struct nd_histograms histograms;
         struct nd_store store;
         struct nd_router router;
         struct nd_list connections;

@@ -162,6 +162,7 @@ void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
         struct nd_pair *pair = entry->message->pair;
         uint64_t n_bytes = entry->message->body_bytes;
 
+        entry->since_ns = sink->server->now_ns;
         if (nd_queue_is_full(&sink->queue, n_bytes))
                 sink_push_out(sink);
         switch (nd_queue_push(&sink->queue, entry)) {

@@ -15,8 +15,8 @@
 #include "protocol/header.h"
 #include "protocol/openmetrics.h"
 
-/* server, memory, counters, clients, subscriptions, groups, topics, segments, holders */
-#define STATS_PARTS_N  9
+/* server, memory, counters, histograms, clients, subscriptions, groups, topics, segments, holders */
+#define STATS_PARTS_N  10
 #define STATS_SINK_N   11 /* keys of stats_sink() */
 #define STATS_MEMBER_N 8  /* of stats_member() */
 
@@ -81,6 +81,45 @@ static void stats_counters(msgpack_packer *packer, const struct nd_counters *cou
 #define STATS_COUNTER(_name, _text) stats_number(packer, #_name, counters->_name);
         ND_COUNTERS(STATS_COUNTER)
 #undef STATS_COUNTER
+}
+
+/* Of each bucket what is in it alone. */
+static void stats_histogram(msgpack_packer *packer,
+                            const char *name,
+                            uint64_t sum,
+                            const uint64_t *counts,
+                            const char *const *bounds,
+                            size_t n)
+{
+        stats_key(packer, name);
+        msgpack_pack_map(packer, 2);
+        stats_number(packer, "sum", sum);
+        stats_key(packer, "buckets");
+        msgpack_pack_map(packer, n);
+        for (size_t i = 0; i < n; ++i)
+                stats_number(packer, bounds[i], counts[i]);
+}
+
+static void stats_histograms(msgpack_packer *packer, const struct nd_histograms *histograms)
+{
+        size_t n = 0;
+
+#define STATS_COUNT(_name, _bounds, _text) ++n;
+        ND_HISTOGRAMS(STATS_COUNT)
+#undef STATS_COUNT
+        stats_key(packer, "histograms");
+        msgpack_pack_map(packer, n);
+#define STATS_BOUND(_most, _text) _text,
+#define STATS_HISTOGRAM(_name, _bounds, _text)                                                     \
+        {                                                                                          \
+                static const char *const bounds[] = {ND_BOUNDS_##_bounds(STATS_BOUND) "+Inf"};     \
+                                                                                                   \
+                stats_histogram(packer, #_name, histograms->_name.sum, histograms->_name.counts,   \
+                                bounds, nd_array_size(bounds));                                    \
+        }
+        ND_HISTOGRAMS(STATS_HISTOGRAM)
+#undef STATS_HISTOGRAM
+#undef STATS_BOUND
 }
 
 static uint64_t stats_queued_bytes(struct nd_connection *connection)
@@ -337,6 +376,7 @@ static int stats_pack(struct nd_server *server, msgpack_sbuffer *ret, struct nd_
         msgpack_pack_map(&packer, STATS_PARTS_N);
         stats_server(&packer, server);
         stats_counters(&packer, &server->counters);
+        stats_histograms(&packer, &server->histograms);
         stats_clients(&packer, server);
         stats_subscriptions(&packer, server);
         stats_groups(&packer, server);

@@ -6,7 +6,8 @@
  * Daemon and command print the same text, because both make it here, from the map that answers
  * STATS. What there is stands in one table: each row is a metric, and says in which part of the map
  * and under which key its value is. A part that is a map has one value of it; a part that is a list
- * has one for each of its rows, told apart by labels. Keys that are missing are left out, so that
+ * has one for each of its rows, told apart by labels; a value that is a map has one for each of its
+ * keys, or is a histogram. Keys that are missing are left out, so that
  * the command and a daemon of another version get along.
  *
  * A name that ends in a unit says so to the reader too. Values of _seconds are nanoseconds in the
@@ -23,6 +24,7 @@
 #include <msgpack.h>
 #include <string.h>
 #include "protocol/counter.h"
+#include "protocol/histogram.h"
 #include "protocol/map.h"
 #include "protocol/scan.h"
 #include "protocol/utf8.h"
@@ -30,6 +32,7 @@
 enum om_type {
         OM_COUNTER,
         OM_GAUGE,
+        OM_HISTOGRAM,
 };
 
 static const struct om_metric {
@@ -53,7 +56,11 @@ static const struct om_metric {
         ND_COUNTERS(OM_ROW)
 #undef OM_ROW
 
-                {"clients", "clients", NULL, OM_GAUGE, "connections"},
+#define OM_ROW(_name, _bounds, _text) {#_name, "histograms", #_name, OM_HISTOGRAM, _text},
+                ND_HISTOGRAMS(OM_ROW)
+#undef OM_ROW
+
+                        {"clients", "clients", NULL, OM_GAUGE, "connections"},
         {"subscriptions", "subscriptions", NULL, OM_GAUGE, "subscriptions"},
         {"groups", "groups", NULL, OM_GAUGE, "groups"},
         {"topics", "topics", NULL, OM_GAUGE, "topics"},
@@ -166,6 +173,15 @@ static void om_write_label(FILE *out, const char *name, const msgpack_object *va
         *is_first = false;
 }
 
+static void om_write_number(FILE *out, const struct om_metric *metric, uint64_t value)
+{
+        if (om_ends_in(metric->name, "_seconds"))
+                fprintf(out, " %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000,
+                        value % 1000000000);
+        else
+                fprintf(out, " %" PRIu64 "\n", value);
+}
+
 /* @reason: key of the map in which the value was found; NULL: it was in none */
 static void om_write_sample(FILE *out,
                             const struct om_metric *metric,
@@ -182,11 +198,33 @@ static void om_write_sample(FILE *out,
                                        &is_first);
         if (reason)
                 om_write_label(out, "reason", reason, &is_first);
-        fputs(is_first ? " " : "} ", out);
-        if (om_ends_in(metric->name, "_seconds"))
-                fprintf(out, "%" PRIu64 ".%09" PRIu64 "\n", value / 1000000000, value % 1000000000);
-        else
-                fprintf(out, "%" PRIu64 "\n", value);
+        fputs(is_first ? "" : "}", out);
+        om_write_number(out, metric, value);
+}
+
+/* Each bucket of the text includes those below; the map has each alone. */
+static void
+om_write_histogram(FILE *out, const struct om_metric *metric, const msgpack_object *value)
+{
+        const msgpack_object *sum = nd_map_find(value, "sum");
+        const msgpack_object *buckets = nd_map_find(value, "buckets");
+        uint64_t n = 0;
+
+        if (!sum || sum->type != MSGPACK_OBJECT_POSITIVE_INTEGER || !buckets ||
+            buckets->type != MSGPACK_OBJECT_MAP)
+                return;
+        for (uint32_t i = 0; i < buckets->via.map.size; ++i) {
+                const msgpack_object_kv *kv = &buckets->via.map.ptr[i];
+                bool is_first = true;
+
+                if (kv->val.type == MSGPACK_OBJECT_POSITIVE_INTEGER)
+                        n += kv->val.via.u64;
+                fprintf(out, "ndbus_%s_bucket", metric->name);
+                om_write_label(out, "le", &kv->key, &is_first);
+                fprintf(out, "} %" PRIu64 "\n", n);
+        }
+        fprintf(out, "ndbus_%s_count %" PRIu64 "\nndbus_%s_sum", metric->name, n, metric->name);
+        om_write_number(out, metric, sum->via.u64);
 }
 
 /* @row: of a list; or the part itself, which has no labels */
@@ -198,6 +236,10 @@ static void om_write_value(FILE *out, const struct om_metric *metric, const msgp
                 om_write_sample(out, metric, row, NULL, value->via.u64);
         if (!value || value->type != MSGPACK_OBJECT_MAP)
                 return;
+        if (metric->type == OM_HISTOGRAM) {
+                om_write_histogram(out, metric, value);
+                return;
+        }
         for (uint32_t i = 0; i < value->via.map.size; ++i) {
                 const msgpack_object_kv *kv = &value->via.map.ptr[i];
 
@@ -208,13 +250,14 @@ static void om_write_value(FILE *out, const struct om_metric *metric, const msgp
 
 static void om_write_metric(FILE *out, const struct om_metric *metric, const msgpack_object *root)
 {
+        static const char *const types[] = {
+                [OM_COUNTER] = "counter", [OM_GAUGE] = "gauge", [OM_HISTOGRAM] = "histogram"};
         const msgpack_object *part = nd_map_find(root, metric->part);
         const char *unit = om_ends_in(metric->name, "_bytes")     ? "bytes"
                            : om_ends_in(metric->name, "_seconds") ? "seconds"
                                                                   : NULL;
 
-        fprintf(out, "# TYPE ndbus_%s %s\n", metric->name,
-                metric->type == OM_COUNTER ? "counter" : "gauge");
+        fprintf(out, "# TYPE ndbus_%s %s\n", metric->name, types[metric->type]);
         if (unit)
                 fprintf(out, "# UNIT ndbus_%s %s\n", metric->name, unit);
         fprintf(out, "# HELP ndbus_%s ", metric->name);

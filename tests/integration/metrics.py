@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -96,6 +98,71 @@ def test_numbers(folder):
             assert dict(key)["source"] in values(found["ndbus_client_queued_bytes"], "source")
         for process in [sub, member]:
             process.interrupt()
+
+
+def test_histograms(folder):
+    sizes = [1, 64, 65, 5000, 2000000]
+    with MetricsDaemon() as daemon:
+        sub = Sub(daemon.unix, "t", "--count", len(sizes))
+        for size in sizes:
+            run("pub", "t", put(folder, "blob", bytes(size)), "--dtype", "uint8", url=daemon.unix, check=0)
+        sub.finish()
+        stats = json.loads(run("stat", "--json", url=daemon.unix, check=0).out)["histograms"]
+        for text in [text_of_command(daemon), ask(daemon, GET)[2]]:
+            found = openmetrics.parse(text)
+            size = found["ndbus_message_size_bytes"]
+            assert size.type == "histogram" and size.unit == "bytes"
+            assert size.count == len(sizes) and size.sum == sum(sizes)
+            held = {bound: n for bound, n in values(size, "le").items() if n}
+            assert held == {"64.0": 2, "256.0": 1, "16384.0": 1, "4.194304e+06": 1}, held
+            assert values(size, "le") == stats["message_size_bytes"]["buckets"]
+            # what is passed on while it arrives stands in no queue
+            wait = found["ndbus_queue_wait_seconds"]
+            assert wait.unit == "seconds" and len(sizes) - 1 <= wait.count <= len(sizes), wait.buckets
+            assert found["ndbus_write_batch_packets"].count > len(sizes)
+
+
+def test_waiting_is_measured(folder):
+    """A stopped subscriber: what its window does not take waits at least from when it was seen to wait
+    until the subscriber goes on."""
+    n, window = 300, 256
+    with Daemon() as daemon:
+        sub = Sub(daemon.unix, "t", "--count", n)
+        sub.process.send_signal(signal.SIGSTOP)
+        run("pub", "t", put(folder, "blob", b"x"), "--dtype", "uint8", "--repeat", n, url=daemon.unix,
+            check=0)
+        stats = json.loads(run("stat", "--json", url=daemon.unix, check=0).out)
+        seen = time.monotonic()
+        waiting = stats["subscriptions"][0]["queued"]
+        assert waiting == n - window, stats["subscriptions"]
+        run("ping", url=daemon.unix, check=0)
+        waited = time.monotonic() - seen
+        sub.process.send_signal(signal.SIGCONT)
+        sub.finish()
+        wait = openmetrics.parse(text_of_command(daemon))["ndbus_queue_wait_seconds"]
+        assert wait.count == n and wait.sum >= waiting * waited, (wait.sum, waiting, waited)
+
+
+def test_reader_of_histograms_is_strict(folder):
+    head = "# TYPE a_bytes histogram\n# UNIT a_bytes bytes\n# HELP a_bytes x\n"
+    good = ['a_bytes_bucket{le="1.0"} 1', 'a_bytes_bucket{le="+Inf"} 3', "a_bytes_count 3", "a_bytes_sum 9"]
+
+    def parse(lines):
+        return openmetrics.parse((head + "".join(line + "\n" for line in lines) + "# EOF\n").encode())
+
+    assert parse(good)["a_bytes"].buckets == [(1, 1), (float("inf"), 3)]
+    wrong = [good[:i] + good[i + 1:] for i in range(1, 4)]
+    wrong += [[good[1], good[0], *good[2:]], [*good, good[3]], ["a_bytes 1", *good], [good[0], *good],
+              [*good[:2], good[3], good[2]]]
+    wrong += [[good[0].replace("1.0", bound), *good[1:]] for bound in ["1", "x", "-1.0", "1e6", "Inf"]]
+    wrong += [[good[0], good[1].replace("3", "0"), *good[2:]], [*good[:2], "a_bytes_count 2", good[3]],
+              [good[0].replace('le="1.0"', 'x="1.0"'), *good[1:]], [*good[:3], "a_bytes_other 1"]]
+    for lines in wrong:
+        try:
+            parse(lines)
+        except ValueError:
+            continue
+        raise AssertionError(f"read without complaint: {lines}")
 
 
 def test_hostile_names(folder):

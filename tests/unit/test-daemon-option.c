@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "daemon/option.h"
 #include "protocol/counter.h"
+#include "protocol/histogram.h"
 
 enum kind {
         SIZE,
@@ -274,4 +275,9 @@ Test(daemon_option, manual_knows_all)
         cr_expect(strstr(text, "\n.B " #_name "\n"), "no counter " #_name " in the manual page");
         ND_COUNTERS(COUNTER)
 #undef COUNTER
+#define HISTOGRAM(_name, _bounds, _text)                                                           \
+        cr_expect(strstr(text, "\n.B ndbus_" #_name "\n"),                                         \
+                  "no ndbus_" #_name " in the manual page");
+        ND_HISTOGRAMS(HISTOGRAM)
+#undef HISTOGRAM
 }
