@@ -132,6 +132,7 @@ void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes)
                 return;
         if (grant_is_due(sub)) {
                 nd_grant_write(sub);
+                nd_hold_tell(bus); /* what was freed before goes with it */
                 nd_connection_send(bus);
         } else {
                 grant_later(sub);

@@ -35,7 +35,7 @@
 /* When so many blocks are to be released they are, however many messages wait; or so many bytes, because
  * as long as their publisher has not got them back it makes more. */
 #define GATHER_MAX       64u
-#define GATHER_BYTES_MAX ((uint64_t)8 << 20)
+#define GATHER_BYTES_MAX ((uint64_t)32 << 20)
 
 /* In one packet: each takes at most 16 bytes of its body. */
 #define RELEASE_N_MAX 256u
@@ -327,6 +327,17 @@ void nd_hold_collect(struct ndbus *bus)
                 nd_fd_drain_wake(bus);
         holder->has_woken = false;
         holder_gather(holder, !nd_list_is_empty(&bus->arrivals));
+        nd_fork_lock_drop(&holder->lock);
+}
+
+void nd_hold_tell(struct ndbus *bus)
+{
+        struct nd_holder *holder = bus->holder;
+
+        if (!holder)
+                return;
+        nd_fork_lock_take(&holder->lock);
+        holder_gather(holder, false);
         nd_fork_lock_drop(&holder->lock);
 }
 

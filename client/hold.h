@@ -46,7 +46,10 @@ const uint8_t *nd_hold_body(const struct nd_hold *hold);
 /* Blocks that are held, or that the daemon has not been told of yet. */
 size_t nd_hold_count(const struct ndbus *bus);
 
-/* Sends RELEASE for what was freed, if it is time. */
+/* Sends RELEASE for what was freed, with what is in the output. */
+void nd_hold_tell(struct ndbus *bus);
+
+/* The same if it is time. */
 void nd_hold_collect(struct ndbus *bus);
 
 /* A call begins, ends; so does a sleep, the other way round. Outside of calls, and during sleeps, freeing

@@ -19,6 +19,7 @@ struct nd_outgoing {
         uint32_t segment; /* 0: it is not */
         uint64_t place;
         uint64_t block_bytes;
+        uint64_t lead_bytes; /* of blocks, that the daemon may not have routed yet */
 
         /* how far it is */
         uint64_t number;     /* n-th PUBLISH of the connection */

@@ -27,11 +27,17 @@
 /* Messages up to so many bytes on the wire are copied rather than described to the kernel. */
 #define COPY_BYTES_MAX ((uint64_t)8 << 10)
 
-/* With bodies in blocks the socket is read after so many bytes of them. */
-#define BLOCK_READ_BYTES ((uint64_t)4 << 20)
-
-/* And so many may be published that the daemon is not known to have routed. */
+/* So many bytes of blocks may be published that the daemon is not known to have routed. Few, so that
+ * blocks are filled again while they are in the caches. */
 #define BLOCK_LEAD_BYTES ((uint64_t)32 << 20)
+
+/* Of loaned blocks so many messages, if that is more: what is in them is not touched here, and processes
+ * that take turns on few cores do more in each. But at most a share of the memory that there may be. */
+#define LOAN_LEAD_MESSAGES 256u
+#define LOAN_LEAD_SHARE    4u
+
+/* The socket is read this often on the way there. */
+#define BLOCK_READ_SHARE 8u
 
 /* What a message that may wait waits for the daemon's word on a segment. */
 #define ANSWER_MS_MAX 1000
@@ -94,9 +100,19 @@ static int credit_lapse(struct ndbus *bus)
         return 0;
 }
 
+/* How far ahead of the daemon a publisher of such blocks may be. */
+static uint64_t lead_bytes(const struct ndbus *bus, uint64_t block_bytes, bool is_loan)
+{
+        uint64_t most = bus->supply->pool.bytes_max / LOAN_LEAD_SHARE;
+
+        if (!is_loan)
+                return BLOCK_LEAD_BYTES;
+        return nd_max_u64(BLOCK_LEAD_BYTES, nd_min_u64(LOAN_LEAD_MESSAGES * block_bytes, most));
+}
+
 /* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
  * without end, for what is about to be held back by a full queue or to be released, it is as far ahead as
- * this, or one message. How far the daemon is, PONG says. */
+ * its lead, or one message. How far the daemon is, PONG says. */
 static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
 {
         struct nd_credit *credit = &bus->credit;
@@ -108,8 +124,8 @@ static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
         if (credit->n_routed >= credit->asked_number)
                 credit->asked_bytes = 0;
         lead_bytes = credit->asked_bytes + credit->ahead_bytes;
-        may_lead = lead_bytes == 0 || lead_bytes + out->block_bytes <= BLOCK_LEAD_BYTES;
-        if (credit->asked_bytes == 0 && (!may_lead || lead_bytes >= BLOCK_LEAD_BYTES / 2) &&
+        may_lead = lead_bytes == 0 || lead_bytes + out->block_bytes <= out->lead_bytes;
+        if (credit->asked_bytes == 0 && (!may_lead || lead_bytes >= out->lead_bytes / 2) &&
             nd_output_packet(&bus->output,
                              &(struct nd_prelude){.kind = ND_KIND_PING,
                                                   .sequence = ++bus->connection.n_requests},
@@ -135,13 +151,13 @@ static void credit_read(struct ndbus *bus)
 
 /* The same after a message in a block, which takes hardly any credit: topics are paused, and blocks
  * released, all the same. */
-static void credit_read_blocks(struct ndbus *bus, uint64_t block_bytes)
+static void credit_read_blocks(struct ndbus *bus, const struct nd_outgoing *out)
 {
         struct nd_credit *credit = &bus->credit;
 
-        credit->ahead_bytes += block_bytes;
-        credit->block_bytes += block_bytes;
-        if (credit->block_bytes < BLOCK_READ_BYTES)
+        credit->ahead_bytes += out->block_bytes;
+        credit->block_bytes += out->block_bytes;
+        if (credit->block_bytes < out->lead_bytes / BLOCK_READ_SHARE)
                 return;
         credit->block_bytes = 0;
         nd_input_read(bus);
@@ -436,6 +452,7 @@ static int publish_online(struct ndbus *bus,
                 out->segment = block.segment->number;
                 out->place = block.place;
                 out->block_bytes = body->bytes;
+                out->lead_bytes = lead_bytes(bus, body->bytes, loan);
         }
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (!r && bus->calls.now) /* the daemon may answer while it is still being sent */
@@ -451,7 +468,7 @@ static int publish_online(struct ndbus *bus,
         if (!r && bus->connection.state == ND_STATE_READY)
                 credit_read(bus);
         if (!r && block.segment && bus->connection.state == ND_STATE_READY)
-                credit_read_blocks(bus, out->block_bytes);
+                credit_read_blocks(bus, out);
         return r;
 }
 

@@ -5,7 +5,8 @@
  *
  * The subscription blocks, so nothing may be lost and publishers are held back by ndbus itself. Its
  * queue and window are deeper than the defaults, which are made for frames and not for a stream of
- * 64-byte messages; the peers' are unlimited. A batch greater than 1 publishes with `more`. Streams are
+ * 64-byte messages; the peers' are unlimited. In shared memory it holds 256 MiB, as much as iceoryx's queue of
+ * 256 messages does at 1 MiB. A batch greater than 1 publishes with `more`. Streams are
  * compared with streams: shared memory is off unless it is the way that is measured.
  */
 
@@ -15,9 +16,10 @@
 #include <string.h>
 #include "tests/bench/harness.h"
 
-#define BUS_DEPTH   65536u
-#define BUS_WINDOW  4096u
-#define BUS_WAIT_MS 30000
+#define BUS_DEPTH       65536u
+#define BUS_WINDOW      4096u
+#define BUS_BLOCK_BYTES (UINT64_C(256) << 20)
+#define BUS_WAIT_MS     30000
 
 struct peer {
         struct ndbus *bus;
@@ -118,6 +120,10 @@ static int peer_sub_open(const struct bench_options *options, void **ret_sub)
         settings.policy = NDBUS_BLOCK;
         settings.depth = BUS_DEPTH;
         settings.window = BUS_WINDOW;
+        if (options->way != BENCH_STREAM) {
+                settings.bytes = BUS_BLOCK_BYTES;
+                settings.window_bytes = BUS_BLOCK_BYTES;
+        }
 
         r = ndbus_subscribe(peer->bus, BENCH_SUBJECT, &settings, NULL);
         if (r) {
