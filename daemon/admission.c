@@ -29,6 +29,7 @@
 #define ADMISSION_DENIED_MS  1000u
 #define ADMISSION_DENIED_MAX 64u    /* connections that wait to be told */
 #define ADMISSION_GROUPS_MAX 65536u /* NGROUPS_MAX */
+#define ADMISSION_OVER_MAX   8u /* connections of an identity that are told that it has too many */
 
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59 /* Linux 4.13 */
@@ -60,22 +61,35 @@ static size_t admission_groups(int fd, uint32_t gid, uint32_t **ret_gids)
         return gids ? 1 : 0;
 }
 
-static int admission_resolve(struct nd_connection *connection, struct nd_rights **ret)
+/* As far as it is known. @ret_gids: free() */
+static void admission_identify(const struct nd_connection *connection,
+                               struct nd_identity *ret,
+                               uint32_t **ret_gids)
 {
-        struct nd_identity identity = {0};
-        nd_autofree uint32_t *gids = NULL;
+        const struct nd_options *options = &connection->server->options;
         struct ucred who;
         socklen_t n = sizeof(who);
 
+        *ret = (struct nd_identity){0};
+        *ret_gids = NULL;
         if (!connection->is_tcp &&
             getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0) {
-                identity.has_user = true;
-                identity.uid = who.uid;
-                identity.n_gids = admission_groups(connection->fd, who.gid, &gids);
-                identity.gids = gids;
+                ret->has_user = true;
+                ret->uid = who.uid;
+                if (options->rules || options->limits)
+                        ret->n_gids = admission_groups(connection->fd, who.gid, ret_gids);
+                ret->gids = *ret_gids;
         }
         if (connection->token[0])
-                identity.token = connection->token;
+                ret->token = connection->token;
+}
+
+static int admission_resolve(struct nd_connection *connection, struct nd_rights **ret)
+{
+        nd_autofree uint32_t *gids = NULL;
+        struct nd_identity identity;
+
+        admission_identify(connection, &identity, &gids);
         return nd_rights_resolve(connection->server->options.rules, &identity, ret);
 }
 
@@ -182,6 +196,73 @@ void nd_admission_deny(struct nd_connection *connection)
         nd_connection_fail(connection, &fault, ND_KIND_AUTH, 1);
 }
 
+/* ------------------------------------------------------------------------------------- limits */
+
+static bool admission_count(struct nd_connection *connection)
+{
+        struct nd_server *server = connection->server;
+        struct nd_quota *quota = &connection->quota;
+        nd_autofree uint32_t *gids = NULL;
+        struct nd_identity identity;
+
+        admission_identify(connection, &identity, &gids);
+        nd_limits_resolve(server->options.limits, &identity, quota->most);
+        if (!quota->account) {
+                quota->account = nd_account_find(&server->accounts, &identity);
+                if (quota->account)
+                        nd_quota_charge(quota, ND_LIMIT_CONNECTIONS, 1);
+        }
+        return quota->account;
+}
+
+static void admission_uncount(struct nd_connection *connection)
+{
+        if (!connection->quota.account)
+                return;
+        nd_quota_discharge(&connection->quota, ND_LIMIT_CONNECTIONS, 1);
+        connection->quota.account = nd_account_unref(connection->quota.account);
+}
+
+/* More than a few that are to be told so would be a way around the limit. */
+void nd_admission_arrive(struct nd_connection *connection)
+{
+        struct nd_server *server = connection->server;
+        const struct nd_quota *quota = &connection->quota;
+        struct nd_fault fault;
+        uint64_t n;
+
+        if (connection->is_tcp || connection->refuse_reason)
+                return;
+        if (!admission_count(connection)) {
+                nd_connection_mark_closing(connection);
+                return;
+        }
+        n = quota->account->used[ND_LIMIT_CONNECTIONS];
+        if (n - nd_min_u64(n, ADMISSION_OVER_MAX) > quota->most[ND_LIMIT_CONNECTIONS]) {
+                nd_quota_fault(quota, NDBUS_ELIMIT, ND_LIMIT_CONNECTIONS, n, &fault);
+                nd_log_limited(&server->limit_log, server->now_ns, ND_LOG_WARNING,
+                               "closing connection peer=\"%s\" field=\"%s\": %s", connection->peer,
+                               fault.field, fault.text);
+                nd_connection_mark_closing(connection);
+        }
+}
+
+/* Only from here on it has anything that is counted beside itself. */
+static int admission_check_count(struct nd_connection *connection, struct nd_fault *fault)
+{
+        const struct nd_quota *quota = &connection->quota;
+        int r;
+
+        if (!quota->account && !admission_count(connection))
+                return nd_fault_set(fault, NDBUS_ENOMEM, "identity", "no memory");
+        if (!nd_quota_is_over(quota, ND_LIMIT_CONNECTIONS, 0))
+                return 0;
+        r = nd_quota_fault(quota, NDBUS_ELIMIT, ND_LIMIT_CONNECTIONS,
+                           quota->account->used[ND_LIMIT_CONNECTIONS], fault);
+        admission_uncount(connection);
+        return r;
+}
+
 /* --------------------------------------------------------------------------------- beginning */
 
 static int admission_refuse(struct nd_connection *connection, struct nd_fault *fault)
@@ -204,7 +285,9 @@ int nd_admission_begin(struct nd_connection *connection, struct nd_fault *fault)
                 return nd_fault_set(fault, NDBUS_ENOMEM, "identity", "no memory");
         }
         admission_set(connection, rights, cost);
-        return nd_rights_are_any(rights) ? 0 : admission_refuse(connection, fault);
+        if (!nd_rights_are_any(rights))
+                return admission_refuse(connection, fault);
+        return admission_check_count(connection, fault);
 }
 
 void nd_admission_end(struct nd_connection *connection)
@@ -212,6 +295,7 @@ void nd_admission_end(struct nd_connection *connection)
         connection->server->n_denied -= connection->is_denied;
         admission_forget_exchange(connection);
         admission_set(connection, NULL, 0);
+        admission_uncount(connection);
 }
 
 /* -------------------------------------------------------------------------------- subscriptions */
@@ -293,6 +377,8 @@ void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens
         struct nd_rights *rights;
         struct nd_fault fault;
 
+        if (connection->quota.account)
+                (void)admission_count(connection);
         if (connection->state != ND_CONNECTION_OPEN)
                 return;
         if (admission_resolve(connection, &rights)) {

@@ -14,6 +14,10 @@ struct nd_sink;
 struct nd_auth;
 struct nd_tokens;
 
+/* On a Unix socket it is known who it is as soon as it is accepted: it is counted, and if its identity
+ * has far more connections than it may, it is closed at once. */
+void nd_admission_arrive(struct nd_connection *connection);
+
 enum {
         ND_ADMISSION_E_ASKED, /* it is to prove a token */
 
@@ -44,11 +48,12 @@ void nd_admission_deny(struct nd_connection *connection);
 /**
  * nd_admission_begin() - find out who it is and what it may do
  *
- * Return: 0; NDBUS_EDENIED if it may do nothing; NDBUS_ENO_SPACE, NDBUS_ENOMEM
+ * Return: 0; NDBUS_EDENIED if it may do nothing; NDBUS_ELIMIT if its identity has as many connections
+ *         as it may; NDBUS_ENO_SPACE, NDBUS_ENOMEM
  */
 int nd_admission_begin(struct nd_connection *connection, struct nd_fault *fault);
 
-/* Rules and tokens have changed: what it may no longer do ends, with the reason. @old: the tokens
+/* Rules, limits and tokens have changed: what it may no longer do ends, with the reason. @old: the tokens
  * that were in force */
 void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens *old);
 

@@ -121,6 +121,7 @@ int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t ref
         nd_list_push_tail(&server->connections, &connection->in_server);
         ++server->n_connections;
         server->n_refused += refuse_reason != 0;
+        nd_admission_arrive(connection);
         nd_connection_update_events(connection);
         return 0;
 }

@@ -10,6 +10,7 @@
 #include "daemon/ledger.h"
 #include "daemon/outbox.h"
 #include "daemon/publisher.h"
+#include "daemon/quota.h"
 #include "daemon/rights.h"
 #include "protocol/token.h"
 #include "protocol/url.h"
@@ -68,6 +69,7 @@ struct nd_connection {
         struct nd_rights *rights;                /* NULL: there are no rules */
         uint64_t rights_bytes;                   /* charged */
         bool sees_all;                           /* it may subscribe to every topic */
+        struct nd_quota quota;                   /* what it and others of its identity may have */
         uint32_t features;                       /* enum nd_feature, of both ends */
 
         /* bytes of a packet that is not whole yet; more than it can hold is charged */

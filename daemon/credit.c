@@ -11,6 +11,10 @@
  * a block queue return it when they fit. So nobody needs a second mechanism to be slowed down, and
  * everything that is read can be kept.
  *
+ * Where the identity has a rate, credit for small messages comes no faster than that: each message
+ * counts from the moment that was its own, so connections share the rate, and what was sent ahead of it
+ * is waited for. Within a message nothing is held back.
+ *
  * A window grows when its client has used it up, and only as far as what it sends is worth: small
  * messages need no more than stays in the cache.
  */
@@ -22,9 +26,10 @@
 #define CREDIT_SMALL_WINDOW_BYTES (512u * 1024u) /* enough for small messages: stays cached */
 /* All windows together grow into an eighth of the memory: with a quarter for retained values the
  * largest message, half of it, always finds room in the end. */
-#define CREDIT_GROWN_SHARE 8u
-#define CREDIT_PACE_NS     (UINT64_C(100) * 1000000) /* over which a receiver's speed is judged */
-#define CREDIT_PACE_N      10u /* chunks in that time: slower receivers hold nobody */
+#define CREDIT_GROWN_SHARE  8u
+#define CREDIT_RATE_AHEAD_N 1024u /* messages, at least what a first window has room for */
+#define CREDIT_PACE_NS      (UINT64_C(100) * 1000000) /* over which a receiver's speed is judged */
+#define CREDIT_PACE_N       10u /* chunks in that time: slower receivers hold nobody */
 
 /* What a window has been given beyond the first grant. */
 static uint64_t credit_grown_bytes(uint64_t window_bytes)
@@ -109,6 +114,56 @@ void nd_credit_return(struct nd_publisher *publisher, uint64_t n_bytes)
                 nd_connection_mark_dirty(publisher->connection);
 }
 
+static uint64_t credit_interval_ns(uint64_t rate)
+{
+        return nd_max_u64(UINT64_C(1000000000) / rate, 1);
+}
+
+/* By how much the messages of its identity are before their time. */
+static uint64_t credit_ahead_ns(const struct nd_publisher *publisher)
+{
+        uint64_t rate_ns = publisher->connection->quota.account->rate_ns;
+
+        return rate_ns - nd_min_u64(rate_ns, publisher->connection->server->now_ns);
+}
+
+int nd_credit_count(struct nd_publisher *publisher, struct nd_fault *fault)
+{
+        const struct nd_quota *quota = &publisher->connection->quota;
+        struct nd_account *account = quota->account;
+        uint64_t rate = quota->most[ND_LIMIT_RATE];
+        uint64_t n_ahead;
+
+        if (rate == ND_LIMIT_NONE)
+                return 0;
+        n_ahead = credit_ahead_ns(publisher) / credit_interval_ns(rate);
+        if (n_ahead > CREDIT_RATE_AHEAD_N * account->used[ND_LIMIT_CONNECTIONS])
+                return nd_quota_fault(quota, NDBUS_ELIMIT, ND_LIMIT_RATE, rate + n_ahead, fault);
+        account->rate_ns = nd_max_u64(account->rate_ns, publisher->connection->server->now_ns) +
+                           credit_interval_ns(rate);
+        return 0;
+}
+
+static bool credit_has_rate(const struct nd_publisher *publisher)
+{
+        return publisher->connection->quota.most[ND_LIMIT_RATE] != ND_LIMIT_NONE &&
+               !publisher->is_bulk;
+}
+
+/* How much of what is due may be granted now. */
+static uint64_t credit_allowed(const struct nd_publisher *publisher)
+{
+        uint64_t ahead_ns, interval_ns, most_ns;
+
+        if (!credit_has_rate(publisher) || publisher->in.is_open)
+                return publisher->due_bytes;
+        interval_ns = credit_interval_ns(publisher->connection->quota.most[ND_LIMIT_RATE]);
+        ahead_ns = credit_ahead_ns(publisher);
+        most_ns = nd_max_u64(interval_ns, CREDIT_PACE_NS);
+        return nd_min_u64(publisher->due_bytes, (most_ns - nd_min_u64(ahead_ns, most_ns)) /
+                                                        interval_ns * publisher->packet_bytes);
+}
+
 /* The client may be stopped by the size of its window, because what was left was less than another
  * packet like the last: double it, if memory allows. */
 static uint64_t credit_grow(struct nd_publisher *publisher)
@@ -120,7 +175,7 @@ static uint64_t credit_grow(struct nd_publisher *publisher)
         uint64_t more = window - nd_min_u64(window, publisher->window_bytes);
         uint64_t low = nd_max_u64(ND_CREDIT_LOW_BYTES, publisher->packet_bytes);
 
-        if (publisher->left_bytes_low >= low || more == 0 ||
+        if (publisher->left_bytes_low >= low || more == 0 || credit_has_rate(publisher) ||
             server->grown_bytes + more > server->store.memory.max_bytes / CREDIT_GROWN_SHARE ||
             !nd_list_is_empty(&publisher->backlog) || !nd_credit_charge(publisher, window))
                 return 0;
@@ -135,12 +190,12 @@ void nd_credit_grant(struct nd_publisher *publisher, bool is_all)
                 .place = nd_publisher_routed(publisher),
         };
         uint8_t body[16] = {0};
-        uint64_t n_bytes = publisher->due_bytes;
+        uint64_t n_bytes = publisher->due_bytes > 0 ? credit_allowed(publisher) : 0;
 
         if (n_bytes == 0 || (!is_all && n_bytes < publisher->window_bytes / 4))
                 return;
+        publisher->due_bytes -= n_bytes;
         n_bytes += credit_grow(publisher);
-        publisher->due_bytes = 0;
         publisher->left_bytes += n_bytes;
         publisher->left_bytes_low = publisher->left_bytes;
         nd_store_le64(body + 8, n_bytes);
@@ -278,7 +333,7 @@ bool nd_credit_pace(struct nd_publisher *publisher)
                 nd_credit_grant(publisher, true);
                 nd_connection_mark_dirty(publisher->connection);
         }
-        return credit_is_holding(publisher);
+        return credit_is_holding(publisher) || publisher->due_bytes > 0;
 }
 
 /* Credit that is not owed to anybody else's pace is due at once. */

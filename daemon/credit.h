@@ -31,6 +31,14 @@ int nd_credit_use(struct nd_publisher *publisher,
                   bool is_bare,
                   struct nd_fault *fault);
 
+/**
+ * nd_credit_count() - one more message of an identity that has a rate
+ *
+ * Return: 0; NDBUS_ELIMIT if so many came before their time that it cannot be for want of knowing: a
+ *         client that takes a new connection for a new window
+ */
+int nd_credit_count(struct nd_publisher *publisher, struct nd_fault *fault);
+
 /* So many bytes of packets are done with: they are due. */
 void nd_credit_return(struct nd_publisher *publisher, uint64_t n_bytes);
 
@@ -54,5 +62,5 @@ void nd_credit_settled(struct nd_message *message);
 /* The message goes; the credit that waited for it is due. */
 void nd_credit_release(struct nd_message *message);
 /* 10 ms have passed: grants what is due, and does not let slow receivers hold anything. Return: is
- * anything held? */
+ * anything held, or due later? */
 bool nd_credit_pace(struct nd_publisher *publisher);

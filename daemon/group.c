@@ -63,8 +63,7 @@ void nd_group_dispatch(struct nd_sink *sink)
                 nd_queue_pop(&sink->queue);
                 entry->subscription = member;
                 entry->state = ND_ENTRY_ASSIGNED;
-                ++sink->queue.n_outside;
-                sink->queue.n_outside_bytes += n_bytes;
+                nd_queue_put_outside(&sink->queue, entry);
                 ++member->n_assigned;
                 member->n_assigned_bytes += n_bytes;
                 nd_list_push_tail(&member->assigned, &entry->in_queue);
@@ -91,12 +90,6 @@ static struct nd_entry *group_find(const struct nd_subscription *member, uint64_
         return NULL;
 }
 
-static void group_forget(struct nd_sink *sink, const struct nd_entry *entry)
-{
-        --sink->queue.n_outside;
-        sink->queue.n_outside_bytes -= entry->message->body_bytes;
-}
-
 int nd_group_finish(struct nd_subscription *member,
                     const uint8_t *numbers,
                     size_t n_numbers,
@@ -112,7 +105,7 @@ int nd_group_finish(struct nd_subscription *member,
                                 "is %" PRIu64 ", which is not open; the last one is %" PRIu64,
                                 number, member->n_deliveries);
                 nd_subscription_return_window(member, entry->message->body_bytes);
-                group_forget(member->sink, entry);
+                nd_queue_take_back(&member->sink->queue, entry);
                 nd_entry_free(entry);
         }
         nd_sink_granted(member->sink);
@@ -128,7 +121,7 @@ void nd_group_drop(struct nd_entry *entry)
 
         --member->n_assigned;
         member->n_assigned_bytes -= entry->message->body_bytes;
-        group_forget(sink, entry);
+        nd_queue_take_back(&sink->queue, entry);
         nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
         ++sink->queue.gap_tail;
         nd_entry_free(entry);
@@ -138,7 +131,7 @@ void nd_group_drop(struct nd_entry *entry)
 static void group_return(struct nd_sink *sink, struct nd_entry *entry)
 {
         nd_list_unlink(&entry->in_queue);
-        group_forget(sink, entry);
+        nd_queue_take_back(&sink->queue, entry);
         if (entry->state != ND_ENTRY_ASSIGNED)
                 entry->is_redelivered = true;
         entry->subscription = NULL;
@@ -160,7 +153,7 @@ static struct nd_entry *group_replace(struct nd_sink *sink, struct nd_entry *ent
                 other->state = ND_ENTRY_BEGUN;
                 return other;
         }
-        group_forget(sink, entry);
+        nd_queue_take_back(&sink->queue, entry);
         nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
         ++sink->queue.gap_tail;
         return NULL;

@@ -136,6 +136,16 @@ static bool ledger_is_over(const struct nd_connection *connection, const struct 
         return holder->n_held > 0 && block->bytes > cap - nd_min_u64(holder->held_bytes, cap);
 }
 
+/* The same of all that its identity holds; a limit of 0 means none at all. */
+static bool ledger_is_over_quota(const struct nd_connection *connection,
+                                 const struct nd_block *block)
+{
+        const struct nd_quota *quota = &connection->quota;
+        bool is_first = quota->account->used[ND_LIMIT_HELD] == 0 && quota->most[ND_LIMIT_HELD] > 0;
+
+        return !is_first && nd_quota_is_over(quota, ND_LIMIT_HELD, block->bytes);
+}
+
 enum nd_way nd_ledger_way(struct nd_connection *connection,
                           struct nd_block *block,
                           struct nd_handed **ret_handed)
@@ -146,7 +156,8 @@ enum nd_way nd_ledger_way(struct nd_connection *connection,
         if (!(connection->features & ND_FEATURE_SHM))
                 return ND_WAY_SOCKET;
         /* a segment shows all topics in it */
-        if (!connection->sees_all || ledger_is_over(connection, block))
+        if (!connection->sees_all || ledger_is_over(connection, block) ||
+            ledger_is_over_quota(connection, block))
                 return ND_WAY_FALLBACK;
         handed = RB_FIND(nd_handed_share_tree, &connection->holder.by_share, &key);
         if (!handed)
@@ -183,6 +194,7 @@ bool nd_ledger_hold(struct nd_handed *handed, struct nd_block *block)
                 RB_INSERT(nd_hold_tree, &handed->holds, hold);
                 nd_block_hold(block);
                 handed->connection->holder.held_bytes += block->bytes;
+                nd_quota_charge(&handed->connection->quota, ND_LIMIT_HELD, block->bytes);
         }
         ++hold->n;
         ++handed->connection->holder.n_held;
@@ -198,6 +210,7 @@ static void hold_free(struct nd_handed *handed, struct nd_hold *hold)
 
         holder->n_held -= hold->n;
         holder->held_bytes -= block->bytes;
+        nd_quota_discharge(&handed->connection->quota, ND_LIMIT_HELD, block->bytes);
         RB_REMOVE(nd_hold_tree, &handed->holds, hold);
         nd_memory_discharge(&store->memory, sizeof(*hold));
         nd_slab_give(&store->shm_holds, hold);

@@ -121,6 +121,7 @@ struct nd_message *nd_message_new(struct nd_store *store,
                 .topic = nd_topic_ref(topic),
                 .n_blocks = n_blocks,
         };
+        message->own_bytes = message->cost_bytes;
         message->blocks = (uint8_t **)(message + 1);
         if (n_blocks > 0)
                 memset(message->blocks, 0, n_blocks * sizeof(*message->blocks));

@@ -62,6 +62,7 @@ struct nd_message {
         uint64_t received_bytes;  /* of the body */
         uint64_t available_bytes; /* of the body, in complete chunks: may be passed on */
         uint64_t cost_bytes;      /* what is charged */
+        uint64_t own_bytes;       /* of it, without its places in queues */
         uint64_t source;
         uint64_t sequence;
         uint64_t time_ns;

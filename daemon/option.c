@@ -13,13 +13,13 @@
  */
 
 #include "daemon/option.h"
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include "daemon/config.h"
+#include "daemon/number.h"
 #include "protocol/fault.h"
 #include "protocol/shm/room.h"
 
@@ -59,6 +59,7 @@ enum option_plain {
         OPTION_INSECURE_ANYONE,
         OPTION_LOG_LEVEL,
         OPTION_ALLOW,
+        OPTION_LIMIT,
         OPTION_TOKEN,
         OPTION_METRICS,
         OPTION_FILE_N, /* the others are for the command line only */
@@ -73,6 +74,7 @@ static const struct option option_plain[] = {
         {"insecure-anyone", no_argument, NULL, OPTION_INSECURE_ANYONE},
         {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
         {"allow", required_argument, NULL, OPTION_ALLOW},
+        {"limit", required_argument, NULL, OPTION_LIMIT},
         {"token", required_argument, NULL, OPTION_TOKEN},
         {"metrics", required_argument, NULL, OPTION_METRICS},
         {"config", required_argument, NULL, OPTION_CONFIG},
@@ -99,6 +101,10 @@ static void option_print_help(void)
                "                           group:NAME, token:NAME or anyone; the rights are publish,\n"
                "                           subscribe, block, retain, group and stats; may be given again; without\n"
                "                           any everybody may do everything\n"
+               "  --limit RULE             'WHO NAME=VALUE[,NAME=VALUE]...': what each identity that WHO names\n"
+               "                           may have, over all its connections; the names are\n"
+               "                           " ND_LIMITS_NAMES ";\n"
+               "                           may be given again\n"
                "  --token 'NAME FILE'      who comes by TCP must prove to know the secret in FILE; may be\n"
                "                           given again\n"
                "  --metrics URL            unix:/path or tcp://host:port where GET /metrics is answered, for\n"
@@ -145,40 +151,6 @@ static uint64_t option_descriptors(void)
         return nd_min_u64(limit.rlim_cur, 2000000);
 }
 
-static int option_parse_number(const struct option_row *row,
-                               const char *field,
-                               const char *text,
-                               uint64_t *ret,
-                               struct nd_fault *fault)
-{
-        static const char suffixes[] = "KMGT";
-        const char *suffix;
-        unsigned shift = 0;
-        uint64_t value;
-        char *end;
-
-        errno = 0;
-        value = strtoull(text, &end, 10);
-        if (*text < '0' || *text > '9' || errno != 0)
-                return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                    "'%s' is not a number from %" PRIu64 " to %" PRIu64, text,
-                                    row->least, row->most);
-        if (row->kind == OPTION_SIZE && *end != '\0' && (suffix = strchr(suffixes, *end))) {
-                shift = 10 * (unsigned)(suffix - suffixes + 1);
-                ++end;
-        }
-        if (*end != '\0')
-                return nd_fault_set(fault, NDBUS_EINVAL, field, "'%s' has the unknown suffix '%s'",
-                                    text, end);
-        if (value > UINT64_MAX >> shift || value << shift < row->least ||
-            value << shift > row->most)
-                return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                    "%s is not from %" PRIu64 " to %" PRIu64, text, row->least,
-                                    row->most);
-        *ret = value << shift;
-        return 0;
-}
-
 static int option_parse_bool(const char *field, const char *text, bool *ret, struct nd_fault *fault)
 {
         *ret = strcmp(text, "yes") == 0;
@@ -210,6 +182,8 @@ static int option_set_plain(struct nd_options *options,
                                          fault);
         case OPTION_ALLOW:
                 return nd_rules_add(&options->rules, text, field, fault);
+        case OPTION_LIMIT:
+                return nd_limits_add(&options->limits, text, field, fault);
         case OPTION_TOKEN:
                 return nd_tokens_add(&options->tokens, text, field, fault);
         default:
@@ -227,11 +201,13 @@ static int option_set(struct nd_options *options,
                       const char *text,
                       struct nd_fault *fault)
 {
+        const struct option_row *row;
+
         if (option >= OPTION_LISTEN)
                 return option_set_plain(options, option, field, text, fault);
-        return option_parse_number(
-                &option_rows[option], field, text,
-                (uint64_t *)(void *)((char *)options + option_rows[option].offset), fault);
+        row = &option_rows[option];
+        return nd_number_parse(text, row->kind == OPTION_SIZE, row->least, row->most, field,
+                               (uint64_t *)(void *)((char *)options + row->offset), fault);
 }
 
 /* The number of an option that may stand in a file; -1: there is none of this name. */
@@ -258,8 +234,8 @@ int nd_options_set(struct nd_options *options,
 
         if (option < 0)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is no option; see ndbusd --help");
-        if (option != OPTION_LISTEN && option != OPTION_ALLOW && option != OPTION_TOKEN &&
-            option != OPTION_METRICS && *seen >> bit & 1)
+        if (option != OPTION_LISTEN && option != OPTION_ALLOW && option != OPTION_LIMIT &&
+            option != OPTION_TOKEN && option != OPTION_METRICS && *seen >> bit & 1)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
         *seen |= UINT64_C(1) << bit;
         return option_set(options, option, name, value, fault);
@@ -295,6 +271,10 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
         unknown = nd_rules_unknown_token(options->rules, option_has_token, options->tokens);
         if (unknown)
                 return nd_fault_set(fault, NDBUS_EINVAL, "allow", "there is no token '%s'",
+                                    unknown);
+        unknown = nd_limits_unknown_token(options->limits, option_has_token, options->tokens);
+        if (unknown)
+                return nd_fault_set(fault, NDBUS_EINVAL, "limit", "there is no token '%s'",
                                     unknown);
         return 0;
 }
@@ -344,6 +324,7 @@ struct option_line {
         bool is_check;
         bool has_listen;
         bool has_allow;
+        bool has_limit;
         bool has_token;
         bool has_metrics;
 };
@@ -386,6 +367,13 @@ static int option_take(struct nd_options *options,
                         options->rules = NULL;
                 }
                 line->has_allow = true;
+                break;
+        case OPTION_LIMIT:
+                if (!line->has_limit) {
+                        nd_limits_free(options->limits);
+                        options->limits = NULL;
+                }
+                line->has_limit = true;
                 break;
         case OPTION_TOKEN:
                 if (!line->has_token) {
@@ -442,8 +430,10 @@ static const char *option_default_config(void)
 void nd_options_deinit(struct nd_options *options)
 {
         nd_rules_free(options->rules);
+        nd_limits_free(options->limits);
         nd_tokens_free(options->tokens);
         options->rules = NULL;
+        options->limits = NULL;
         options->tokens = NULL;
 }
 
@@ -544,4 +534,6 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
         options->insecure_anyone = old.insecure_anyone;
         if (!nd_rules_are_equal(old.rules, changed->rules))
                 nd_log(ND_LOG_NOTICE, "reload option=allow: the rules have changed");
+        if (!nd_limits_are_equal(old.limits, changed->limits))
+                nd_log(ND_LOG_NOTICE, "reload option=limit: the limits have changed");
 }

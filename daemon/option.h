@@ -12,6 +12,7 @@
  * A default of ND_OPTION_DERIVED is worked out at the start; the help says from what.
  */
 
+#include "daemon/limits.h"
 #include "daemon/log.h"
 #include "daemon/rights.h"
 #include "daemon/token.h"
@@ -57,6 +58,7 @@ struct nd_options {
         bool insecure_anyone;
         enum nd_log_level log_level;
         struct nd_rules *rules;   /* what is allowed; NULL: everything */
+        struct nd_limits *limits; /* of identities; NULL: none */
         struct nd_tokens *tokens; /* that clients can prove on TCP; NULL: none */
         const char *config;       /* the file that was read; NULL: none */
         int argc;                 /* what it was made from: read again at a reload */

@@ -172,6 +172,8 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
                                    PUBLISHER_PAIRS_MAX, "topics of one connection");
                 return NULL;
         }
+        if (nd_quota_check(&publisher->connection->quota, ND_LIMIT_TOPICS, 1, fault) < 0)
+                return NULL;
         if (!nd_server_charge(publisher_server(publisher), cost)) {
                 nd_memory_fault(publisher_memory(publisher), cost, fault);
                 return NULL;
@@ -188,6 +190,7 @@ publisher_pair(struct nd_publisher *publisher, struct nd_topic *topic, struct nd
         nd_list_init(&pair->in_news);
         RB_INSERT(nd_pair_tree, &publisher->pairs, pair);
         ++publisher->n_pairs;
+        nd_quota_charge(&publisher->connection->quota, ND_LIMIT_TOPICS, 1);
         return pair;
 }
 
@@ -210,6 +213,7 @@ static int publisher_learn(struct nd_publisher *publisher,
 {
         struct nd_server *server = publisher_server(publisher);
         const struct nd_rights *rights = publisher->connection->rights;
+        const struct nd_quota *quota = &publisher->connection->quota;
         const struct nd_header_limits limits = {
                 .body_bytes_max = server->options.message_max,
                 .dims_max = NDBUS_DIMS_MAX,
@@ -238,6 +242,12 @@ static int publisher_learn(struct nd_publisher *publisher,
         if (header->topic[0] != '$' &&
             !nd_rights_allow(rights, ND_RIGHT_PUBLISH, header->topic, header->n_topic)) {
                 r = publisher_deny(publisher, ND_RIGHT_PUBLISH, header->topic, header->n_topic,
+                                   fault);
+                nd_header_free(header);
+                return r;
+        }
+        if (header->body_bytes > quota->most[ND_LIMIT_MESSAGE]) {
+                r = nd_quota_fault(quota, NDBUS_ETOO_BIG, ND_LIMIT_MESSAGE, header->body_bytes,
                                    fault);
                 nd_header_free(header);
                 return r;
@@ -374,18 +384,11 @@ static void publisher_deliver(struct nd_message *message)
 static void publisher_retain(struct nd_publisher *publisher, struct nd_message *message)
 {
         struct nd_server *server = publisher_server(publisher);
-        uint64_t most = server->store.memory.max_bytes / 4;
         struct nd_fault fault;
-        uint64_t n;
 
-        if (nd_server_retain(server, message))
+        if (nd_server_retain(server, message, &publisher->connection->quota, &fault) == 0)
                 return;
-        n = server->retained_bytes + message->cost_bytes;
         ++server->counters.retain_full;
-        nd_fault_set_numbers(&fault, NDBUS_ERETAIN_FULL, "retained", n, most,
-                             "with it all retained values are %" PRIu64 " bytes, the limit is "
-                             "%" PRIu64 ", a quarter of memory-max",
-                             n, most);
         nd_connection_error(publisher->connection, &fault, ND_KIND_PUBLISH, message->number);
 }
 
@@ -584,6 +587,8 @@ int nd_publisher_publish(struct nd_publisher *publisher,
                 .packet_left = n_inline,
                 .mark_ns = publisher->last_ns,
         };
+        if (r == 0)
+                r = nd_credit_count(publisher, fault);
         if (r == 0)
                 r = publisher_know(publisher, packet, &known, fault);
         if (r == NDBUS_EHEADER) {
@@ -869,6 +874,7 @@ void nd_publisher_deinit(struct nd_publisher *publisher)
                 RB_REMOVE(nd_pair_tree, &publisher->pairs, pair);
                 nd_pause_end_pair(pair);
                 nd_memory_discharge(publisher_memory(publisher), pair_cost(pair->topic));
+                nd_quota_discharge(&publisher->connection->quota, ND_LIMIT_TOPICS, 1);
                 nd_topic_unref(pair->topic);
                 free(pair);
         }

@@ -8,7 +8,8 @@
  * message from, neighbours merge by addition, and nothing is lost from the count.
  *
  * A block queue may hold entries beyond its limits: those of publishers that had leave to send when
- * it filled. They are always its newest; the credit of their publishers waits until they fit.
+ * it filled. They are always its newest; the credit of their publishers waits until they fit. So they
+ * are the publishers' burden, and are not counted for the identity whose queue it is.
  */
 
 #include "daemon/queue.h"
@@ -16,7 +17,7 @@
 static const char *const drop_names[_ND_DROP_N] = {
         [ND_DROP_OLDEST] = "drop-oldest", [ND_DROP_NEWEST] = "drop-newest",
         [ND_DROP_LATEST] = "latest",      [ND_DROP_MEMORY] = "memory",
-        [ND_DROP_ENDED] = "ended",
+        [ND_DROP_LIMIT] = "limit",        [ND_DROP_ENDED] = "ended",
 };
 
 const char *nd_drop_name(enum nd_drop reason)
@@ -103,6 +104,7 @@ static void queue_count_drop(struct nd_queue *queue, enum nd_drop reason)
                 [ND_DROP_NEWEST] = &queue->counters->dropped_newest,
                 [ND_DROP_LATEST] = &queue->counters->dropped_latest,
                 [ND_DROP_MEMORY] = &queue->counters->dropped_memory,
+                [ND_DROP_LIMIT] = &queue->counters->dropped_limit,
                 [ND_DROP_ENDED] = &queue->counters->dropped_ended,
         };
 
@@ -128,6 +130,58 @@ bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes)
                              queue->n_bytes + queue->n_outside_bytes, n_bytes);
 }
 
+/* ----------------------------------------------------------------------------- of an identity */
+
+/* What a message in a queue counts: as if it were kept for this queue alone. */
+static uint64_t queue_cost(const struct nd_message *message)
+{
+        return message->own_bytes + ND_ENTRY_COST_BYTES;
+}
+
+bool nd_queue_is_over_quota(const struct nd_queue *queue, const struct nd_message *message)
+{
+        return queue->quota && queue->quota->account->used[ND_LIMIT_QUEUED] > 0 &&
+               nd_quota_is_over(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
+}
+
+static void queue_charge(struct nd_queue *queue, const struct nd_message *message)
+{
+        if (!queue->quota)
+                return;
+        queue->charged_bytes += queue_cost(message);
+        nd_quota_charge(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
+}
+
+static void queue_discharge(struct nd_queue *queue, const struct nd_message *message)
+{
+        if (!queue->quota)
+                return;
+        queue->charged_bytes -= queue_cost(message);
+        nd_quota_discharge(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
+}
+
+void nd_queue_set_quota(struct nd_queue *queue, const struct nd_quota *quota)
+{
+        if (queue->quota)
+                nd_quota_discharge(queue->quota, ND_LIMIT_QUEUED, queue->charged_bytes);
+        queue->quota = quota;
+        nd_quota_charge(queue->quota, ND_LIMIT_QUEUED, queue->charged_bytes);
+}
+
+void nd_queue_put_outside(struct nd_queue *queue, const struct nd_entry *entry)
+{
+        ++queue->n_outside;
+        queue->n_outside_bytes += entry->message->body_bytes;
+        queue_charge(queue, entry->message);
+}
+
+void nd_queue_take_back(struct nd_queue *queue, const struct nd_entry *entry)
+{
+        --queue->n_outside;
+        queue->n_outside_bytes -= entry->message->body_bytes;
+        queue_discharge(queue, entry->message);
+}
+
 /* --------------------------------------------------------------------------- linking and taking */
 
 static void queue_link(struct nd_queue *queue, struct nd_list *before, struct nd_entry *entry)
@@ -138,6 +192,8 @@ static void queue_link(struct nd_queue *queue, struct nd_list *before, struct nd
         entry->state = ND_ENTRY_QUEUED;
         ++queue->n_messages;
         queue->n_bytes += n_bytes;
+        if (!entry->is_over)
+                queue_charge(queue, entry->message);
         if (queue->policy == ND_POLICY_BLOCK)
                 ++entry->message->n_pins;
         if (queue->policy == ND_POLICY_LATEST)
@@ -158,6 +214,8 @@ static void queue_unlink(struct nd_queue *queue, struct nd_entry *entry)
                         queue->first_over = entry->in_queue.next != &queue->entries
                                                     ? entry->in_queue.next
                                                     : NULL;
+        } else {
+                queue_discharge(queue, entry->message);
         }
         if (queue->policy == ND_POLICY_BLOCK)
                 --entry->message->n_pins;
@@ -186,8 +244,9 @@ void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop 
 
 /* The new entry takes the place of the older one of its topic, which counts as dropped there. It may
  * be larger: then the oldest of other topics make room. */
-static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry)
+static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry, int *ret)
 {
+        const struct nd_quota *quota = queue->quota;
         struct nd_entry *old = RB_FIND(nd_latest_tree, &queue->latest, entry);
         struct nd_list *before;
 
@@ -199,12 +258,22 @@ static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry)
         queue_unlink(queue, old);
         nd_entry_free(old);
         queue_link(queue, before, entry);
-        while (queue->n_bytes > queue->depth_bytes && queue->n_messages > 1) {
+        *ret = 0;
+        while (queue->n_bytes > queue->depth_bytes ||
+               (quota && nd_quota_is_over(quota, ND_LIMIT_QUEUED, 0))) {
+                bool is_full = queue->n_bytes > queue->depth_bytes;
                 struct nd_entry *oldest = nd_queue_peek(queue);
 
+                if (queue->n_messages == 1) {
+                        if (quota && quota->account->used[ND_LIMIT_QUEUED] > queue->charged_bytes) {
+                                nd_queue_drop(queue, entry, ND_DROP_LIMIT);
+                                *ret = ND_QUEUE_E_DROPPED;
+                        }
+                        break;
+                }
                 if (oldest == entry)
                         oldest = nd_list_entry(entry->in_queue.next, struct nd_entry, in_queue);
-                nd_queue_drop(queue, oldest, ND_DROP_OLDEST);
+                nd_queue_drop(queue, oldest, is_full ? ND_DROP_OLDEST : ND_DROP_LIMIT);
         }
         return true;
 }
@@ -218,8 +287,8 @@ static void queue_append(struct nd_queue *queue, struct nd_entry *entry)
 
 static void queue_append_over(struct nd_queue *queue, struct nd_entry *entry)
 {
-        queue_append(queue, entry);
         entry->is_over = true;
+        queue_append(queue, entry);
         ++entry->message->n_over;
         ++queue->n_over;
         queue->n_over_bytes += entry->message->body_bytes;
@@ -238,16 +307,25 @@ queue_refuse(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason
 
 int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
 {
-        uint64_t n_bytes = entry->message->body_bytes;
+        const struct nd_message *message = entry->message;
+        uint64_t n_bytes = message->body_bytes;
+        bool is_full;
+        int r;
 
         ++queue->n_matched;
-        if (queue->policy == ND_POLICY_LATEST && queue_replace(queue, entry))
-                return 0;
+        if (queue->policy == ND_POLICY_LATEST && queue_replace(queue, entry, &r))
+                return r;
+        if (queue->n_over > 0) { /* behind them, whatever has become free elsewhere */
+                queue_append_over(queue, entry);
+                return ND_QUEUE_E_OVER;
+        }
 
-        if (nd_queue_is_full(queue, n_bytes)) {
+        while ((is_full = nd_queue_is_full(queue, n_bytes)) ||
+               nd_queue_is_over_quota(queue, message)) {
                 switch (queue->policy) {
                 case ND_POLICY_DROP_NEWEST:
-                        return queue_refuse(queue, entry, ND_DROP_NEWEST, ND_QUEUE_E_DROPPED);
+                        return queue_refuse(queue, entry, is_full ? ND_DROP_NEWEST : ND_DROP_LIMIT,
+                                            ND_QUEUE_E_DROPPED);
                 case ND_POLICY_DISCONNECT:
                         return queue_refuse(queue, entry, ND_DROP_ENDED, ND_QUEUE_E_OVERFLOW);
                 case ND_POLICY_BLOCK:
@@ -255,11 +333,12 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
                         return ND_QUEUE_E_OVER;
                 case ND_POLICY_DROP_OLDEST:
                 case ND_POLICY_LATEST:
-                        while (queue->n_messages > 0 && nd_queue_is_full(queue, n_bytes))
-                                nd_queue_drop(queue, nd_queue_peek(queue), ND_DROP_OLDEST);
-                        if (nd_queue_is_full(queue, n_bytes)) /* of what members have */
-                                return queue_refuse(queue, entry, ND_DROP_OLDEST,
+                        if (queue->n_messages == 0) /* what members or other queues have */
+                                return queue_refuse(queue, entry,
+                                                    is_full ? ND_DROP_OLDEST : ND_DROP_LIMIT,
                                                     ND_QUEUE_E_DROPPED);
+                        nd_queue_drop(queue, nd_queue_peek(queue),
+                                      is_full ? ND_DROP_OLDEST : ND_DROP_LIMIT);
                         break;
                 }
         }
@@ -301,7 +380,8 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue)
                 return NULL;
         n_bytes = entry->message->body_bytes;
         if (queue_is_over(queue, queue->n_messages - queue->n_over + queue->n_outside,
-                          queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes, n_bytes))
+                          queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes, n_bytes) ||
+            nd_queue_is_over_quota(queue, entry->message))
                 return NULL;
 
         entry->is_over = false;
@@ -309,6 +389,7 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue)
         --queue->n_over;
         queue->n_over_bytes -= n_bytes;
         queue->first_over = entry->in_queue.next != &queue->entries ? entry->in_queue.next : NULL;
+        queue_charge(queue, entry->message);
         return entry->message;
 }
 

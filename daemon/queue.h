@@ -8,6 +8,7 @@
  */
 
 #include "daemon/message.h"
+#include "daemon/quota.h"
 #include "daemon/router.h"
 #include "protocol/control.h"
 #include "protocol/counter.h"
@@ -17,6 +18,7 @@ enum nd_drop {
         ND_DROP_NEWEST,
         ND_DROP_LATEST,
         ND_DROP_MEMORY,
+        ND_DROP_LIMIT,
         ND_DROP_ENDED,
         _ND_DROP_N,
 };
@@ -62,6 +64,8 @@ RB_HEAD(nd_latest_tree, nd_entry);
 
 struct nd_queue {
         struct nd_counters *counters;
+        const struct nd_quota *quota; /* whose limit of bytes queued it is counted in; or NULL */
+        uint64_t charged_bytes;       /* there, what is beyond its own limits not */
         enum nd_policy policy;
         uint64_t depth_messages;
         uint64_t depth_bytes;
@@ -103,6 +107,17 @@ enum {
 
 /* Would another message of these bytes be over the limits? One message always fits. */
 bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes);
+
+/* Would this one be over the limit of the queue's identity? One always fits where nothing of it
+ * waits. */
+bool nd_queue_is_over_quota(const struct nd_queue *queue, const struct nd_message *message);
+
+/* Counts it in this quota from now on, with all that is in it. */
+void nd_queue_set_quota(struct nd_queue *queue, const struct nd_quota *quota);
+
+/* Of a group: an entry that was popped is with a member, or is no more. */
+void nd_queue_put_outside(struct nd_queue *queue, const struct nd_entry *entry);
+void nd_queue_take_back(struct nd_queue *queue, const struct nd_entry *entry);
 
 /**
  * nd_queue_push() - a complete message arrives

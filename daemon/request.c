@@ -74,7 +74,6 @@ static int request_welcome(struct nd_connection *connection,
         struct nd_control_bytes header;
         struct nd_welcome welcome = {
                 .features = connection->features,
-                .message_bytes_max = server->options.message_max,
                 .header_bytes_max = server->options.header_max,
                 .meta_bytes_max = server->options.meta_max,
                 .dims_max = NDBUS_DIMS_MAX,
@@ -86,6 +85,8 @@ static int request_welcome(struct nd_connection *connection,
 
         if (r < 0)
                 return r;
+        welcome.message_bytes_max =
+                nd_min_u64(server->options.message_max, connection->quota.most[ND_LIMIT_MESSAGE]);
         welcome.grant_bytes = nd_credit_open(&connection->publisher);
         if (welcome.grant_bytes == 0)
                 return nd_memory_fault(&server->store.memory, ND_PUBLISH_WINDOW_BYTES_MIN, fault);
@@ -216,6 +217,8 @@ static int request_check_subscribe(const struct nd_connection *connection,
                 return nd_fault_set_limit(fault, NDBUS_ELIMIT, "subscriptions",
                                           connection->n_subscriptions + 1, most,
                                           "subscriptions of one connection");
+        if (nd_quota_check(&connection->quota, ND_LIMIT_SUBSCRIPTIONS, 1, fault) < 0)
+                return NDBUS_ELIMIT;
         if (!request_may_subscribe(connection, ask->pattern))
                 return nd_fault_set(fault, NDBUS_EDENIED, "pattern",
                                     "of the topics that begin with '$' a client receives its own "
@@ -395,6 +398,7 @@ static void request_unwatch(struct nd_watch *watch)
         if (nd_list_is_empty(&watch->topic->watches))
                 nd_list_unlink(&watch->topic->in_watched);
         --connection->n_watches;
+        nd_quota_discharge(&connection->quota, ND_LIMIT_TOPICS, 1);
         nd_memory_discharge(&connection->server->store.memory,
                             sizeof(*watch) + sizeof(*watch->topic) + watch->topic->n_name);
         nd_topic_unref(watch->topic);
@@ -423,6 +427,8 @@ static int request_watch(struct nd_connection *connection,
                                                   connection->n_watches + 1,
                                                   server->options.subscriptions_max,
                                                   "watched topics of one connection");
+                if (nd_quota_check(&connection->quota, ND_LIMIT_TOPICS, 1, fault) < 0)
+                        return NDBUS_ELIMIT;
                 if (!nd_memory_charge(&server->store.memory, cost))
                         return nd_memory_fault(&server->store.memory, cost, fault);
                 watch = calloc(1, sizeof(*watch));
@@ -438,6 +444,7 @@ static int request_watch(struct nd_connection *connection,
                 if (nd_list_is_empty(&topic->in_watched))
                         nd_list_push_tail(&server->router.watched, &topic->in_watched);
                 ++connection->n_watches;
+                nd_quota_charge(&connection->quota, ND_LIMIT_TOPICS, 1);
         }
         watch->n_told = n_told;
         return 0;

@@ -16,25 +16,13 @@
  */
 
 #include "daemon/rights.h"
-#include <errno.h>
-#include <grp.h>
-#include <pwd.h>
 #include <string.h>
 #include "protocol/topic.h"
 
 #define RULE_SEGMENTS_MAX (ND_TOPIC_BYTES_MAX / 2 + 1)
 
-enum rule_who {
-        RULE_USER,
-        RULE_GROUP,
-        RULE_TOKEN,
-        RULE_ANYONE,
-};
-
 struct rule {
-        enum rule_who who;
-        uint32_t id;
-        const char *token;
+        struct nd_who who;
         unsigned rights;
         size_t n_patterns;
         const char *patterns[ND_RULE_PATTERNS_MAX];
@@ -147,64 +135,6 @@ rule_parse_rights(struct rule *rule, char *text, const char *field, struct nd_fa
         return 0;
 }
 
-/* A number, or a name that the system knows. */
-static int
-rule_parse_id(struct rule *rule, const char *name, const char *field, struct nd_fault *fault)
-{
-        const struct passwd *user;
-        const struct group *group;
-        unsigned long number;
-        char *end;
-
-        errno = 0;
-        number = strtoul(name, &end, 10);
-        if (name[0] >= '0' && name[0] <= '9' && *end == '\0') {
-                if (errno || number >= UINT32_MAX)
-                        return nd_fault_set(fault, NDBUS_EINVAL, field, "'%s' is no number of a %s",
-                                            name, rule->who == RULE_USER ? "user" : "group");
-                rule->id = (uint32_t)number;
-                return 0;
-        }
-        if (rule->who == RULE_USER) {
-                user = getpwnam(name);
-                if (!user)
-                        return nd_fault_set(fault, NDBUS_EINVAL, field, "there is no user '%s'",
-                                            name);
-                rule->id = user->pw_uid;
-        } else {
-                group = getgrnam(name);
-                if (!group)
-                        return nd_fault_set(fault, NDBUS_EINVAL, field, "there is no group '%s'",
-                                            name);
-                rule->id = group->gr_gid;
-        }
-        return 0;
-}
-
-static int
-rule_parse_who(struct rule *rule, const char *text, const char *field, struct nd_fault *fault)
-{
-        if (strcmp(text, "anyone") == 0) {
-                rule->who = RULE_ANYONE;
-                return 0;
-        }
-        if (strncmp(text, "user:", 5) == 0) {
-                rule->who = RULE_USER;
-                return rule_parse_id(rule, text + 5, field, fault);
-        }
-        if (strncmp(text, "group:", 6) == 0) {
-                rule->who = RULE_GROUP;
-                return rule_parse_id(rule, text + 6, field, fault);
-        }
-        if (strncmp(text, "token:", 6) == 0) {
-                rule->who = RULE_TOKEN;
-                rule->token = text + 6;
-                return 0; /* whether there is one of this name is known when all options are */
-        }
-        return nd_fault_set(fault, NDBUS_EINVAL, field,
-                            "'%s' is not user:NAME, group:NAME, token:NAME or anyone", text);
-}
-
 static int rule_parse_pattern(struct rule *rule,
                               const char *pattern,
                               const char *field,
@@ -237,7 +167,7 @@ static int rule_parse(struct rule *rule, const char *field, struct nd_fault *fau
         if (!who || !rights)
                 return nd_fault_set(fault, NDBUS_EINVAL, field,
                                     "'%s' is not WHO RIGHT,RIGHT PATTERN ...", rule->given);
-        r = rule_parse_who(rule, who, field, fault);
+        r = nd_who_parse(who, field, &rule->who, fault);
         r = r ? r : rule_parse_rights(rule, rights, field, fault);
         for (char *word; !r && (word = strtok_r(NULL, spaces, &save));)
                 r = rule_parse_pattern(rule, word, field, fault);
@@ -294,8 +224,9 @@ const char *nd_rules_unknown_token(const struct nd_rules *rules,
                                    const void *userdata)
 {
         for (size_t i = 0; rules && i < rules->n; ++i)
-                if (rules->rules[i].who == RULE_TOKEN && !is_known(userdata, rules->rules[i].token))
-                        return rules->rules[i].token;
+                if (rules->rules[i].who.kind == ND_WHO_TOKEN &&
+                    !is_known(userdata, rules->rules[i].who.token))
+                        return rules->rules[i].who.token;
         return NULL;
 }
 
@@ -306,31 +237,13 @@ bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b)
         if (a->n != b->n)
                 return false;
         for (size_t i = 0; i < a->n; ++i)
-                if (a->rules[i].id != b->rules[i].id ||
+                if (a->rules[i].who.id != b->rules[i].who.id ||
                     strcmp(a->rules[i].given, b->rules[i].given) != 0)
                         return false;
         return true;
 }
 
 /* -------------------------------------------------------------------------- of one connection */
-
-static bool rule_names(const struct rule *rule, const struct nd_identity *identity)
-{
-        switch (rule->who) {
-        case RULE_USER:
-                return identity->has_user && identity->uid == rule->id;
-        case RULE_GROUP:
-                for (size_t i = 0; i < identity->n_gids; ++i)
-                        if (identity->gids[i] == rule->id)
-                                return true;
-                return false;
-        case RULE_TOKEN:
-                return identity->token && strcmp(identity->token, rule->token) == 0;
-        case RULE_ANYONE:
-                return true;
-        }
-        return false;
-}
 
 uint64_t nd_rights_cost(const struct nd_rules *rules)
 {
@@ -349,7 +262,7 @@ int nd_rights_resolve(const struct nd_rules *rules,
                         return NDBUS_ENOMEM;
                 rights->n = 0;
                 for (size_t i = 0; i < rules->n; ++i)
-                        if (rule_names(&rules->rules[i], identity))
+                        if (nd_who_names(&rules->rules[i].who, identity))
                                 rights->rules[rights->n++] = &rules->rules[i];
         }
         *ret_rights = rights;

@@ -8,7 +8,7 @@
  * Without any rule everybody may do everything; with the first one only what a rule allows.
  */
 
-#include "protocol/fault.h"
+#include "daemon/who.h"
 
 /* XX(NAME, bit, "name") */
 #define ND_RIGHTS(XX)                                                                              \
@@ -52,15 +52,6 @@ const char *nd_rules_unknown_token(const struct nd_rules *rules,
                                    const void *userdata);
 
 bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b);
-
-/* What a connection is known by. */
-struct nd_identity {
-        const char *token; /* that it has proved; or NULL */
-        bool has_user;     /* a Unix socket told them */
-        uint32_t uid;
-        const uint32_t *gids; /* [n_gids] */
-        size_t n_gids;
-};
 
 /* The rules that name one connection; NULL: there are no rules, everything is allowed. */
 struct nd_rights;

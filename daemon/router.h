@@ -11,6 +11,7 @@
 #include <bsd/sys/tree.h>
 #include "protocol/list.h"
 
+struct nd_account;
 struct nd_header_bytes;
 struct nd_message;
 struct nd_rights;
@@ -32,6 +33,7 @@ struct nd_topic {
         size_t n_route_max;
         uint64_t generation;
         struct nd_message *retained;    /* reference, or NULL */
+        struct nd_account *retained_by; /* reference: it is counted there; NULL with it */
         struct nd_list watches;         /* nd_watch.in_topic */
         struct nd_list in_watched;      /* nd_router.watched, while there are watches */
         struct nd_header_bytes *header; /* reference; of the last message, for STATS; or NULL */

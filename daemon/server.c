@@ -12,6 +12,7 @@
 #include "daemon/server.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
 #include <string.h>
@@ -123,27 +124,54 @@ static void server_forget_retained(struct nd_server *server, struct nd_topic *to
         --message->n_pins;
         message->is_retained = false;
         server->retained_bytes -= message->cost_bytes;
+        topic->retained_by->used[ND_LIMIT_RETAINED] -= message->cost_bytes;
+        topic->retained_by = nd_account_unref(topic->retained_by);
         nd_message_unref(message);
 }
 
-bool nd_server_retain(struct nd_server *server, struct nd_message *message)
+static int server_check_retain(const struct nd_server *server,
+                               const struct nd_message *message,
+                               const struct nd_quota *quota,
+                               struct nd_fault *fault)
+{
+        uint64_t most = server->store.memory.max_bytes / 4;
+        uint64_t n = server->retained_bytes + message->cost_bytes;
+
+        if (n > most)
+                return nd_fault_set_numbers(fault, NDBUS_ERETAIN_FULL, "retained", n, most,
+                                            "with it all retained values are %" PRIu64
+                                            " bytes, the limit is "
+                                            "%" PRIu64 ", a quarter of memory-max",
+                                            n, most);
+        if (nd_quota_is_over(quota, ND_LIMIT_RETAINED, message->cost_bytes))
+                return nd_quota_fault(quota, NDBUS_ERETAIN_FULL, ND_LIMIT_RETAINED,
+                                      quota->account->used[ND_LIMIT_RETAINED] + message->cost_bytes,
+                                      fault);
+        return 0;
+}
+
+int nd_server_retain(struct nd_server *server,
+                     struct nd_message *message,
+                     const struct nd_quota *quota,
+                     struct nd_fault *fault)
 {
         struct nd_topic *topic = nd_topic_ref(message->topic);
-        bool has_room;
+        int r = 0;
 
         server_forget_retained(server, topic);
-        has_room =
-                message->is_clearing ||
-                message->cost_bytes <= server->store.memory.max_bytes / 4 - server->retained_bytes;
-        if (has_room && !message->is_clearing) {
+        if (!message->is_clearing)
+                r = server_check_retain(server, message, quota, fault);
+        if (r == 0 && !message->is_clearing) {
                 topic->retained = nd_message_ref(message);
+                topic->retained_by = nd_account_ref(quota->account);
                 ++message->n_pins;
                 server->retained_bytes += message->cost_bytes;
+                nd_quota_charge(quota, ND_LIMIT_RETAINED, message->cost_bytes);
         } else {
                 message->is_retained = false;
         }
         nd_topic_unref(topic);
-        return has_room;
+        return r;
 }
 
 /* ------------------------------------------------------------------------------------- settling */
@@ -306,6 +334,7 @@ static void server_on_tick(uv_timer_t *timer)
                 nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server),
                                    server->now_ns);
         nd_arena_trim(&server->store.arena);
+        nd_accounts_sweep(&server->accounts, server->now_ns);
         nd_server_settle(server);
 }
 
@@ -474,6 +503,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
 
         r = nd_store_init(&server->store, options->memory_max);
         nd_server_set_aside(server);
+        nd_accounts_init(&server->accounts, &server->counters);
         if (r == 0)
                 r = nd_router_init(&server->router);
         if (r == 0)
@@ -591,6 +621,8 @@ void nd_server_deinit(struct nd_server *server)
         uv_run(&server->loop, UV_RUN_DEFAULT);
         nd_assert(uv_loop_close(&server->loop) == 0);
         nd_router_deinit(&server->router);
+        nd_accounts_sweep(&server->accounts, UINT64_MAX);
+        nd_assert(server->accounts.n == 0);
         nd_store_deinit(&server->store);
         nd_assert(server->store.memory.used_bytes == 0);
         nd_options_deinit(&server->options);

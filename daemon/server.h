@@ -13,6 +13,7 @@
 #include "daemon/message.h"
 #include "daemon/metrics.h"
 #include "daemon/option.h"
+#include "daemon/quota.h"
 #include "daemon/router.h"
 #include "protocol/counter.h"
 #include "protocol/histogram.h"
@@ -35,6 +36,7 @@ struct nd_server {
         struct nd_histograms histograms;
         struct nd_store store;
         struct nd_router router;
+        struct nd_accounts accounts;
         struct nd_list connections;
         size_t n_connections;
         size_t n_refused;
@@ -65,6 +67,7 @@ struct nd_server {
         struct nd_log_limit metrics_log;
         struct nd_log_limit segment_log;
         struct nd_log_limit fallback_log;
+        struct nd_log_limit limit_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
                         ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
 };
@@ -98,10 +101,14 @@ void nd_server_set_aside(struct nd_server *server);
 /**
  * nd_server_retain() - keep a message as its topic's value
  *
- * A message without frames and meta clears it. Return: false if there is no room: nothing is
- * retained for the topic then.
+ * A message without frames and meta clears it. @quota: whose value it is.
+ *
+ * Return: 0; NDBUS_ERETAIN_FULL: nothing is retained for the topic
  */
-bool nd_server_retain(struct nd_server *server, struct nd_message *message);
+int nd_server_retain(struct nd_server *server,
+                     struct nd_message *message,
+                     const struct nd_quota *quota,
+                     struct nd_fault *fault);
 
 /* Subscriptions of a topic changed: tell those who watch. @pattern: of the one that came or went */
 void nd_server_subscriptions_changed(struct nd_server *server, const char *pattern, size_t n);

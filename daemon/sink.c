@@ -141,7 +141,25 @@ static void sink_push_out(struct nd_sink *sink)
                 nd_outbox_write(&member->connection->outbox);
 }
 
-static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes)
+/* Its identity may have no more waiting: what its other subscriptions can be sent now need not be
+ * dropped. Not again before there is more of it than was left the last time. */
+static void sink_push_out_identity(struct nd_sink *sink)
+{
+        struct nd_account *account = sink->queue.quota->account;
+
+        if (account->used[ND_LIMIT_QUEUED] <= account->stuck_bytes)
+                return;
+        nd_list_for_each (i, &sink->server->dirty) {
+                struct nd_connection *connection = nd_list_entry(i, struct nd_connection, in_dirty);
+
+                if (connection->quota.account == account && !connection->outbox.is_blocked &&
+                    connection->state == ND_CONNECTION_OPEN)
+                        nd_outbox_write(&connection->outbox);
+        }
+        account->stuck_bytes = account->used[ND_LIMIT_QUEUED];
+}
+
+static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes, uint64_t n_identity)
 {
         const struct nd_queue *queue = &sink->queue;
         uint64_t n_messages = queue->n_messages + queue->n_outside;
@@ -150,6 +168,8 @@ static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes)
         if (n_messages >= queue->depth_messages)
                 nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "depth", n_messages + 1,
                                    queue->depth_messages, "messages");
+        else if (n_identity > 0)
+                nd_quota_fault(queue->quota, NDBUS_EOVERFLOW, ND_LIMIT_QUEUED, n_identity, &fault);
         else
                 nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "bytes",
                                    queue->n_bytes + queue->n_outside_bytes + n_bytes,
@@ -157,19 +177,32 @@ static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes)
         nd_sink_end(sink, &fault);
 }
 
+/* Is anybody stopped by it, or would be? */
+static bool sink_is_full(const struct nd_sink *sink)
+{
+        return sink->queue.n_over > 0 || nd_queue_is_full(&sink->queue, 0);
+}
+
 void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
 {
         struct nd_pair *pair = entry->message->pair;
         uint64_t n_bytes = entry->message->body_bytes;
+        uint64_t n_identity =
+                0; /* if it is too much for its identity: what would be queued with it */
 
         entry->since_ns = sink->server->now_ns;
         if (nd_queue_is_full(&sink->queue, n_bytes))
                 sink_push_out(sink);
+        if (nd_queue_is_over_quota(&sink->queue, entry->message))
+                sink_push_out_identity(sink);
+        if (nd_queue_is_over_quota(&sink->queue, entry->message))
+                n_identity = sink->queue.quota->account->used[ND_LIMIT_QUEUED] +
+                             entry->message->own_bytes + ND_ENTRY_COST_BYTES;
         switch (nd_queue_push(&sink->queue, entry)) {
         case ND_QUEUE_E_DROPPED:
                 return;
         case ND_QUEUE_E_OVERFLOW:
-                sink_overflow(sink, n_bytes);
+                sink_overflow(sink, n_bytes, n_identity);
                 return;
         case ND_QUEUE_E_OVER:
                 if (pair)
@@ -178,7 +211,7 @@ void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
         default:
                 break;
         }
-        if (sink->full_since_ns == 0 && nd_queue_is_full(&sink->queue, 0))
+        if (sink->full_since_ns == 0 && sink_is_full(sink))
                 sink->full_since_ns = sink->server->now_ns;
         nd_sink_wake(sink);
 }
@@ -233,7 +266,7 @@ bool nd_sink_check_slow(struct nd_sink *sink, uint64_t now_ns)
         if (sink->queue.policy != ND_POLICY_BLOCK)
                 return false;
         /* while somebody waits for memory, what a block queue holds is in the way */
-        is_full = nd_queue_is_full(&sink->queue, 0) ||
+        is_full = sink_is_full(sink) ||
                   (sink->queue.n_messages > 0 && !nd_list_is_empty(&sink->server->memory_waiters));
         if (!is_full) {
                 sink->full_since_ns = 0;

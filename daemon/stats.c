@@ -15,8 +15,9 @@
 #include "protocol/header.h"
 #include "protocol/openmetrics.h"
 
-/* server, memory, counters, histograms, clients, subscriptions, groups, topics, segments, holders */
-#define STATS_PARTS_N  10
+/* server, memory, counters, histograms, identities, clients, subscriptions, groups, topics, segments,
+ * holders */
+#define STATS_PARTS_N  11
 #define STATS_SINK_N   11 /* keys of stats_sink() */
 #define STATS_MEMBER_N 8  /* of stats_member() */
 
@@ -120,6 +121,25 @@ static void stats_histograms(msgpack_packer *packer, const struct nd_histograms 
         ND_HISTOGRAMS(STATS_HISTOGRAM)
 #undef STATS_HISTOGRAM
 #undef STATS_BOUND
+}
+
+/* What is limited, whether or not it is. */
+static void stats_identities(msgpack_packer *packer, struct nd_server *server)
+{
+        struct nd_account *account;
+
+        stats_key(packer, "identities");
+        msgpack_pack_array(packer, server->accounts.n);
+        RB_FOREACH (account, nd_account_tree, &server->accounts.tree) {
+                msgpack_pack_map(packer, 7);
+                stats_string(packer, "identity", account->name);
+                stats_number(packer, "connections", account->used[ND_LIMIT_CONNECTIONS]);
+                stats_number(packer, "subscriptions", account->used[ND_LIMIT_SUBSCRIPTIONS]);
+                stats_number(packer, "topics", account->used[ND_LIMIT_TOPICS]);
+                stats_number(packer, "queued_bytes", account->used[ND_LIMIT_QUEUED]);
+                stats_number(packer, "retained_bytes", account->used[ND_LIMIT_RETAINED]);
+                stats_number(packer, "held_bytes", account->used[ND_LIMIT_HELD]);
+        }
 }
 
 static uint64_t stats_queued_bytes(struct nd_connection *connection)
@@ -377,6 +397,7 @@ static int stats_pack(struct nd_server *server, msgpack_sbuffer *ret, struct nd_
         stats_server(&packer, server);
         stats_counters(&packer, &server->counters);
         stats_histograms(&packer, &server->histograms);
+        stats_identities(&packer, server);
         stats_clients(&packer, server);
         stats_subscriptions(&packer, server);
         stats_groups(&packer, server);

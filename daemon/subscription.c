@@ -137,6 +137,9 @@ int nd_subscription_new(struct nd_connection *connection,
         nd_list_push_tail(&sink->members, &subscription->in_sink);
         RB_INSERT(nd_subscription_tree, &connection->subscriptions, subscription);
         ++connection->n_subscriptions;
+        nd_quota_charge(&connection->quota, ND_LIMIT_SUBSCRIPTIONS, 1);
+        if (!sink->queue.quota)
+                nd_queue_set_quota(&sink->queue, &connection->quota);
 
         if (nd_sink_is_group(sink))
                 nd_group_dispatch(sink);
@@ -189,6 +192,16 @@ static void subscription_leave(struct nd_subscription *subscription)
         nd_outbox_orphan(&subscription->connection->outbox, subscription);
 }
 
+/* A group's queue is counted for its oldest member. */
+static void subscription_bequeath(struct nd_sink *sink, const struct nd_connection *connection)
+{
+        const struct nd_subscription *oldest =
+                nd_list_entry(sink->members.next, struct nd_subscription, in_sink);
+
+        if (sink->queue.quota == &connection->quota)
+                nd_queue_set_quota(&sink->queue, &oldest->connection->quota);
+}
+
 /* Returns how many messages are dropped with it and not yet told. */
 static uint64_t subscription_free(struct nd_subscription *subscription)
 {
@@ -201,12 +214,15 @@ static uint64_t subscription_free(struct nd_subscription *subscription)
         nd_list_unlink(&subscription->in_sink);
         RB_REMOVE(nd_subscription_tree, &connection->subscriptions, subscription);
         --connection->n_subscriptions;
+        nd_quota_discharge(&connection->quota, ND_LIMIT_SUBSCRIPTIONS, 1);
         nd_memory_discharge(&connection->server->store.memory, subscription->charged_bytes);
         free(subscription);
-        if (nd_list_is_empty(&sink->members))
+        if (nd_list_is_empty(&sink->members)) {
                 n_dropped = nd_sink_free(sink);
-        else
+        } else {
+                subscription_bequeath(sink, connection);
                 nd_group_dispatch(sink);
+        }
         return n_dropped;
 }
 
@@ -604,6 +620,7 @@ static void subscription_say_fallback(const struct nd_subscription *subscription
 {
         const struct nd_connection *connection = subscription->connection;
         const struct nd_holder *holder = &connection->holder;
+        const struct nd_quota *quota = &connection->quota;
         struct nd_server *server = connection->server;
 
         ++server->counters.shm_fallback;
@@ -611,9 +628,12 @@ static void subscription_say_fallback(const struct nd_subscription *subscription
                 return;
         nd_log_limited(&server->fallback_log, server->now_ns, ND_LOG_NOTICE,
                        "a message goes by the socket peer=\"%s\" client=\"%s\" bytes=%" PRIu64
-                       " held_blocks=%" PRIu64 " held_bytes=%" PRIu64 " held_max=%" PRIu64,
+                       " held_blocks=%" PRIu64 " held_bytes=%" PRIu64 " held_max=%" PRIu64
+                       " identity=%s identity_held_bytes=%" PRIu64 " identity_held_max=%" PRIu64,
                        connection->peer, connection->client, message->body_bytes, holder->n_held,
-                       holder->held_bytes, server->options.shm_max / ND_HOLDER_PART);
+                       holder->held_bytes, server->options.shm_max / ND_HOLDER_PART,
+                       quota->account->name, quota->account->used[ND_LIMIT_HELD],
+                       quota->most[ND_LIMIT_HELD]);
 }
 
 void nd_piece_begun(const struct nd_piece *piece)

@@ -29,10 +29,12 @@
         XX(refused_no_space, "messages refused: no memory; raise --memory-max")                    \
         XX(refused_other, "messages refused for any other fault of their own")                     \
         XX(denied, "connections, requests and messages refused for want of a right")               \
+        XX(limited, "refused by a limit of their identity: connections, requests, messages")       \
         XX(dropped_oldest, "deliveries dropped by policy drop-oldest")                             \
         XX(dropped_newest, "deliveries dropped by policy drop-newest")                             \
         XX(dropped_latest, "deliveries replaced by a newer value, policy latest")                  \
         XX(dropped_memory, "deliveries dropped because memory was short; raise --memory-max")      \
+        XX(dropped_limit, "deliveries dropped by their identity's limit of bytes queued")          \
         XX(dropped_ended, "deliveries dropped because their subscription ended")                   \
         XX(retain_full, "messages delivered but not retained for want of room")                    \
         XX(body_bytes_copied, "body bytes of messages over 64 KiB that were copied in memory")     \

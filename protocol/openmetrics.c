@@ -67,6 +67,16 @@ static const struct om_metric {
         {"segments", "segments", NULL, OM_GAUGE, "segments of shared memory"},
         {"holders", "holders", NULL, OM_GAUGE, "clients that hold blocks of shared memory"},
 
+        {"identity_connections", "identities", "connections", OM_GAUGE, "connections"},
+        {"identity_subscriptions", "identities", "subscriptions", OM_GAUGE, "subscriptions"},
+        {"identity_topics", "identities", "topics", OM_GAUGE, "topics published on or watched"},
+        {"identity_queued_bytes", "identities", "queued_bytes", OM_GAUGE,
+         "kept for its subscriptions' queues"},
+        {"identity_retained_bytes", "identities", "retained_bytes", OM_GAUGE,
+         "kept for retained values that it published"},
+        {"identity_held_bytes", "identities", "held_bytes", OM_GAUGE,
+         "shared memory that its clients hold"},
+
         {"client_published_messages", "clients", "published", OM_COUNTER, "messages published"},
         {"client_published_bytes", "clients", "published_bytes", OM_COUNTER,
          "body bytes of messages published"},
@@ -114,13 +124,21 @@ static const struct om_label {
         const char *label;
         const char *key;
 } om_labels[] = {
-        {"clients", "source", "source"},         {"clients", "client", "client"},
-        {"clients", "transport", "transport"},   {"subscriptions", "source", "source"},
-        {"subscriptions", "subscription", "id"}, {"subscriptions", "pattern", "pattern"},
-        {"subscriptions", "group", "group"},     {"subscriptions", "policy", "policy"},
-        {"groups", "pattern", "pattern"},        {"groups", "group", "group"},
-        {"groups", "policy", "policy"},          {"topics", "topic", "topic"},
-        {"holders", "source", "source"},         {"holders", "client", "client"},
+        {"identities", "identity", "identity"},
+        {"clients", "source", "source"},
+        {"clients", "client", "client"},
+        {"clients", "transport", "transport"},
+        {"subscriptions", "source", "source"},
+        {"subscriptions", "subscription", "id"},
+        {"subscriptions", "pattern", "pattern"},
+        {"subscriptions", "group", "group"},
+        {"subscriptions", "policy", "policy"},
+        {"groups", "pattern", "pattern"},
+        {"groups", "group", "group"},
+        {"groups", "policy", "policy"},
+        {"topics", "topic", "topic"},
+        {"holders", "source", "source"},
+        {"holders", "client", "client"},
 };
 
 static bool om_ends_in(const char *name, const char *end)

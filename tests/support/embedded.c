@@ -5,7 +5,7 @@
  *
  * What the server keeps between sessions must be nothing: the memory that is charged when all
  * clients have gone is compared with none, and its router, its messages, its waiting lists are
- * looked at one by one.
+ * looked at one by one. All clients are one user, who has limits that are met often.
  */
 
 #include "tests/support/embedded.h"
@@ -18,13 +18,14 @@
 #include "protocol/hello.h"
 
 #define EMBEDDED_READ_BYTES (256u * 1024u)
+#define EMBEDDED_LIMITS     "anyone queued=64K,retained=1M,held=512K"
 
 static struct nd_server server;
 
 struct nd_server *nd_embedded_server(void)
 {
         static bool is_there;
-        static const struct nd_options options = {
+        static struct nd_options options = {
                 .memory_max = 8 * ND_MIB,
                 .message_max = 4 * ND_MIB,
                 .shm_max = 4 * ND_MIB,
@@ -37,6 +38,7 @@ struct nd_server *nd_embedded_server(void)
 
         if (!is_there) {
                 nd_log_set_level(ND_LOG_ERROR);
+                nd_assert(nd_limits_add(&options.limits, EMBEDDED_LIMITS, "limit", NULL) == 0);
                 nd_assert(nd_server_init(&server, &options) == 0);
                 is_there = true;
         }
@@ -57,6 +59,7 @@ void nd_embedded_later(uint64_t ms)
         nd_list_for_each (i, &server.connections)
                 nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server), now_ns);
         nd_arena_trim(&server.store.arena);
+        nd_accounts_sweep(&server.accounts, now_ns);
         nd_server_settle(&server);
 }
 
@@ -100,7 +103,8 @@ static void check_share(struct nd_share *share)
         nd_assert(share->owner || share->charged_bytes == share->memory.bytes - wanted_bytes);
 }
 
-static void check_queue(const struct nd_queue *queue)
+/* Returns what it counts for its identity. */
+static uint64_t check_queue(const struct nd_queue *queue)
 {
         uint64_t n = 0, n_bytes = 0, n_over = 0;
 
@@ -124,10 +128,14 @@ static void check_queue(const struct nd_queue *queue)
                 nd_assert(n <= queue->depth_messages || n == 1);
                 nd_assert(n_bytes <= queue->depth_bytes || n == 1);
         }
+        return queue->charged_bytes;
 }
 
 void nd_embedded_check(void)
 {
+        uint64_t used[_ND_LIMIT_N] = {0};
+        struct nd_account *account;
+
         nd_list_for_each (i, &server.connections) {
                 struct nd_connection *connection =
                         nd_list_entry(i, struct nd_connection, in_server);
@@ -135,9 +143,26 @@ void nd_embedded_check(void)
                 struct nd_subscription *subscription;
 
                 nd_assert(publisher->left_bytes + publisher->due_bytes <= publisher->window_bytes);
-                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
-                        check_queue(&subscription->sink->queue);
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
+                        const struct nd_sink *sink = subscription->sink;
+                        uint64_t queued_bytes = check_queue(&sink->queue);
+
+                        if (sink->members.next == &subscription->in_sink) { /* a group once */
+                                nd_assert(sink->queue.quota == &connection->quota);
+                                used[ND_LIMIT_QUEUED] += queued_bytes;
+                        }
+                }
+                used[ND_LIMIT_CONNECTIONS] += connection->quota.account != NULL;
+                used[ND_LIMIT_SUBSCRIPTIONS] += connection->n_subscriptions;
+                used[ND_LIMIT_TOPICS] += publisher->n_pairs + connection->n_watches;
+                used[ND_LIMIT_HELD] += connection->holder.held_bytes;
         }
+        used[ND_LIMIT_RETAINED] = server.retained_bytes;
+        RB_FOREACH (account, nd_account_tree, &server.accounts.tree) {
+                for (size_t i = 0; i < _ND_LIMIT_N; ++i)
+                        nd_assert(account->used[i] == used[i]);
+        }
+        nd_assert(server.accounts.n <= 1);
         nd_list_for_each (i, &server.shares)
                 check_share(nd_list_entry(i, struct nd_share, in_server));
         nd_assert(server.store.messages_bytes <= server.store.memory.used_bytes);
@@ -159,8 +184,11 @@ void nd_embedded_check_empty(void)
                 /* only what is retained keeps a topic */
                 nd_assert(message && topic->n_refs == (message->copy ? 2 : 1));
                 server.retained_bytes -= message->cost_bytes;
+                topic->retained_by->used[ND_LIMIT_RETAINED] -= message->cost_bytes;
+                nd_account_unref(nd_steal(topic->retained_by));
                 nd_message_unref(message);
         }
+        nd_assert(server.accounts.n == 0);
         nd_assert(server.n_connections == 0);
         nd_assert(server.n_refused == 0);
         nd_assert(server.router.n_topics == 0);

@@ -205,9 +205,9 @@ Test(daemon_option, as_many_listeners_as_there_is_room_for)
         cr_expect_eq(fault.limit, ND_LISTEN_MAX);
 }
 
-static const char *const plain[] = {"--listen", "--metrics", "--insecure-anyone", "--log-level",
-                                    "--allow",  "--token",   "--config",          "--check-config",
-                                    "--help",   "--version"};
+static const char *const plain[] = {
+        "--listen", "--metrics", "--insecure-anyone", "--log-level", "--allow",  "--limit",
+        "--token",  "--config",  "--check-config",    "--help",      "--version"};
 
 Test(daemon_option, help_knows_all, .init = cr_redirect_stdout)
 {

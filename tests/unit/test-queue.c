@@ -443,3 +443,134 @@ Test(queue, outside)
         cr_assert_eq(queue.n_dropped[ND_DROP_OLDEST], 2);
         world_deinit(&w);
 }
+
+/* ------------------------------------------------------------------------- queues of one identity */
+
+#define QUEUES_N 5u
+
+static uint64_t cost_of(const struct nd_entry *entry)
+{
+        return entry->message->own_bytes + ND_ENTRY_COST_BYTES;
+}
+
+/* What is counted is what stands in the queues, but for what is beyond a block queue's limits, which
+ * stands at its end; and never more than the limit, or a single message. */
+static void check_identity(const struct nd_queue *queues, const struct nd_quota *quota)
+{
+        uint64_t sum = 0, n_counted = 0;
+
+        for (size_t i = 0; i < QUEUES_N; ++i) {
+                const struct nd_queue *queue = &queues[i];
+                uint64_t n = 0, n_over = 0, own = 0;
+
+                nd_list_for_each (node, &queue->entries) {
+                        const struct nd_entry *entry =
+                                nd_list_entry(node, struct nd_entry, in_queue);
+
+                        cr_assert(entry->is_over || n_over == 0, "%s: within behind beyond",
+                                  nd_policy_name(queue->policy));
+                        n_over += entry->is_over;
+                        n_counted += !entry->is_over;
+                        own += entry->is_over ? 0 : cost_of(entry);
+                        ++n;
+                }
+                cr_assert_eq(queue->charged_bytes, own);
+                cr_assert_eq(queue->n_over, n_over);
+                cr_assert_eq(queue->n_messages, n);
+                cr_assert_eq(queue->n_matched, queue->n_delivered + nd_queue_dropped(queue) + n);
+                sum += own;
+        }
+        cr_assert_eq(quota->account->used[ND_LIMIT_QUEUED], sum);
+        cr_assert(sum <= quota->most[ND_LIMIT_QUEUED] || n_counted == 1,
+                  "%" PRIu64 " of %" PRIu64 " bytes in %" PRIu64 " messages", sum,
+                  quota->most[ND_LIMIT_QUEUED], n_counted);
+}
+
+static void run_identity(unsigned seed)
+{
+        static const enum nd_policy policies[QUEUES_N] = {ND_POLICY_DROP_OLDEST,
+                                                          ND_POLICY_DROP_NEWEST, ND_POLICY_LATEST,
+                                                          ND_POLICY_BLOCK, ND_POLICY_DISCONNECT};
+        static struct world w;
+        static struct run r;
+        struct nd_queue queues[QUEUES_N];
+        struct nd_accounts accounts;
+        struct nd_quota quota = {0};
+
+        world_init(&w);
+        nd_accounts_init(&accounts, &w.counters);
+        quota.account = nd_account_find(&accounts, &(struct nd_identity){0});
+        cr_assert(quota.account);
+        r.random = seed;
+        quota.most[ND_LIMIT_QUEUED] = run_random(&r, 20000);
+        for (size_t i = 0; i < QUEUES_N; ++i) {
+                nd_queue_init(&queues[i], &w.counters, policies[i], 1 + run_random(&r, 8), 4000);
+                nd_queue_set_quota(&queues[i], &quota);
+        }
+        for (unsigned i = 0; i < OPERATIONS; ++i) {
+                struct nd_queue *queue = &queues[run_random(&r, QUEUES_N)];
+                unsigned what = run_random(&r, 8);
+                struct nd_entry *entry;
+
+                if (what >= 4) {
+                        entry = make_entry(&w, run_random(&r, TOPICS_N), run_random(&r, 1500));
+                        (void)nd_queue_push(queue, entry);
+                } else if (what == 3 && nd_queue_peek(queue)) {
+                        nd_queue_drop(queue, nd_queue_peek(queue), ND_DROP_MEMORY);
+                } else if ((entry = nd_queue_pop(queue))) {
+                        /* what was over is not counted before: undone it would be beyond the limit */
+                        if (what == 2 && queue->policy != ND_POLICY_BLOCK)
+                                nd_queue_unpop(queue, entry);
+                        else
+                                nd_entry_free(entry);
+                        while (nd_queue_settle(queue))
+                                ;
+                }
+                check_identity(queues, &quota);
+        }
+        for (size_t i = 0; i < QUEUES_N; ++i)
+                while (nd_queue_peek(&queues[i]))
+                        nd_queue_drop(&queues[i], nd_queue_peek(&queues[i]), ND_DROP_ENDED);
+        cr_assert_eq(quota.account->used[ND_LIMIT_QUEUED], 0);
+        nd_account_unref(quota.account);
+        cr_assert_eq(accounts.n, 0);
+        world_deinit(&w);
+}
+
+Test(queue, of_one_identity)
+{
+        unsigned seed = (unsigned)time(NULL);
+
+        fprintf(stderr, "seed %u and the %u behind it\n", seed, RUNS - 1);
+        for (unsigned i = 0; i < RUNS; ++i)
+                run_identity(seed + i);
+}
+
+/* The reason is told apart, and one queue's loss is no other's. */
+Test(queue, reason_of_a_limit)
+{
+        static struct world w;
+        struct nd_queue full, other;
+        struct nd_accounts accounts;
+        struct nd_quota quota = {.most = {[ND_LIMIT_QUEUED] = 3000}};
+
+        world_init(&w);
+        nd_accounts_init(&accounts, &w.counters);
+        quota.account = nd_account_find(&accounts, &(struct nd_identity){0});
+        nd_queue_init(&full, &w.counters, ND_POLICY_DROP_NEWEST, 10, 100000);
+        nd_queue_init(&other, &w.counters, ND_POLICY_DROP_OLDEST, 10, 100000);
+        nd_queue_set_quota(&full, &quota);
+        nd_queue_set_quota(&other, &quota);
+        cr_assert_eq(nd_queue_push(&full, make_entry(&w, 0, 5000)), 0, "one always passes");
+        cr_assert_eq(nd_queue_push(&full, make_entry(&w, 0, 1)), ND_QUEUE_E_DROPPED);
+        cr_assert_eq(nd_queue_push(&other, make_entry(&w, 0, 1)), ND_QUEUE_E_DROPPED);
+        cr_expect_eq(full.n_dropped[ND_DROP_LIMIT], 1);
+        cr_expect_eq(other.n_dropped[ND_DROP_LIMIT], 1);
+        cr_expect_eq(other.gap_tail, 1);
+        cr_expect_eq(w.counters.dropped_limit, 2);
+        nd_entry_free(nd_queue_pop(&full));
+        cr_assert_eq(nd_queue_push(&other, make_entry(&w, 0, 1)), 0);
+        nd_entry_free(nd_queue_pop(&other));
+        nd_account_unref(quota.account);
+        world_deinit(&w);
+}
