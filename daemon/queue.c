@@ -112,52 +112,24 @@ static void queue_count_drop(struct nd_queue *queue, enum nd_drop reason)
         ++*totals[reason];
 }
 
-/* Would one more of @n_bytes be too much beside these? */
-static bool queue_is_over(const struct nd_queue *queue,
-                          uint64_t n_messages,
-                          uint64_t n_held_bytes,
-                          uint64_t n_bytes)
-{
-        if (n_messages == 0)
-                return false;
-        return n_messages >= queue->depth_messages || n_held_bytes >= queue->depth_bytes ||
-               n_bytes > queue->depth_bytes - n_held_bytes;
-}
-
-bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes)
-{
-        return queue_is_over(queue, queue->n_messages + queue->n_outside,
-                             queue->n_bytes + queue->n_outside_bytes, n_bytes);
-}
-
 /* ----------------------------------------------------------------------------- of an identity */
 
-/* What a message in a queue counts: as if it were kept for this queue alone. */
-static uint64_t queue_cost(const struct nd_message *message)
+static inline void queue_charge(struct nd_queue *queue, const struct nd_message *message)
 {
-        return message->own_bytes + ND_ENTRY_COST_BYTES;
+        uint64_t cost = nd_queue_cost(message);
+
+        queue->charged_bytes += cost;
+        if (queue->quota)
+                queue->quota->account->used[ND_LIMIT_QUEUED] += cost;
 }
 
-bool nd_queue_is_over_quota(const struct nd_queue *queue, const struct nd_message *message)
+static inline void queue_discharge(struct nd_queue *queue, const struct nd_message *message)
 {
-        return queue->quota && queue->quota->account->used[ND_LIMIT_QUEUED] > 0 &&
-               nd_quota_is_over(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
-}
+        uint64_t cost = nd_queue_cost(message);
 
-static void queue_charge(struct nd_queue *queue, const struct nd_message *message)
-{
-        if (!queue->quota)
-                return;
-        queue->charged_bytes += queue_cost(message);
-        nd_quota_charge(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
-}
-
-static void queue_discharge(struct nd_queue *queue, const struct nd_message *message)
-{
-        if (!queue->quota)
-                return;
-        queue->charged_bytes -= queue_cost(message);
-        nd_quota_discharge(queue->quota, ND_LIMIT_QUEUED, queue_cost(message));
+        queue->charged_bytes -= cost;
+        if (queue->quota)
+                queue->quota->account->used[ND_LIMIT_QUEUED] -= cost;
 }
 
 void nd_queue_set_quota(struct nd_queue *queue, const struct nd_quota *quota)
@@ -305,22 +277,13 @@ queue_refuse(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason
         return result;
 }
 
-int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
+/* If it is full, or its identity has what it may have, the policy decides. */
+static int queue_make_room(struct nd_queue *queue, struct nd_entry *entry)
 {
         const struct nd_message *message = entry->message;
-        uint64_t n_bytes = message->body_bytes;
         bool is_full;
-        int r;
 
-        ++queue->n_matched;
-        if (queue->policy == ND_POLICY_LATEST && queue_replace(queue, entry, &r))
-                return r;
-        if (queue->n_over > 0) { /* behind them, whatever has become free elsewhere */
-                queue_append_over(queue, entry);
-                return ND_QUEUE_E_OVER;
-        }
-
-        while ((is_full = nd_queue_is_full(queue, n_bytes)) ||
+        while ((is_full = nd_queue_is_full(queue, message->body_bytes)) ||
                nd_queue_is_over_quota(queue, message)) {
                 switch (queue->policy) {
                 case ND_POLICY_DROP_NEWEST:
@@ -344,6 +307,25 @@ int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
         }
         queue_append(queue, entry);
         return 0;
+}
+
+int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry)
+{
+        int r;
+
+        ++queue->n_matched;
+        if (queue->policy == ND_POLICY_LATEST && queue_replace(queue, entry, &r))
+                return r;
+        if (queue->n_over == 0)
+                return queue_make_room(queue, entry);
+        queue_append_over(queue, entry); /* behind them, whatever has become free elsewhere */
+        return ND_QUEUE_E_OVER;
+}
+
+void nd_queue_add(struct nd_queue *queue, struct nd_entry *entry)
+{
+        ++queue->n_matched;
+        queue_append(queue, entry);
 }
 
 /* -------------------------------------------------------------------------------------- sending */
@@ -379,8 +361,9 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue)
         if (!entry)
                 return NULL;
         n_bytes = entry->message->body_bytes;
-        if (queue_is_over(queue, queue->n_messages - queue->n_over + queue->n_outside,
-                          queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes, n_bytes) ||
+        if (nd_queue_would_fill(queue, queue->n_messages - queue->n_over + queue->n_outside,
+                                queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes,
+                                n_bytes) ||
             nd_queue_is_over_quota(queue, entry->message))
                 return NULL;
 

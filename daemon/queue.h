@@ -105,12 +105,41 @@ enum {
         ND_QUEUE_E_OVERFLOW, /* policy disconnect: dropped, and the subscription must end */
 };
 
-/* Would another message of these bytes be over the limits? One message always fits. */
-bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes);
+/* Would one more of @n_bytes be too much beside these? One message always fits. */
+static inline bool nd_queue_would_fill(const struct nd_queue *queue,
+                                       uint64_t n_messages,
+                                       uint64_t n_held_bytes,
+                                       uint64_t n_bytes)
+{
+        if (n_messages == 0)
+                return false;
+        return n_messages >= queue->depth_messages || n_held_bytes >= queue->depth_bytes ||
+               n_bytes > queue->depth_bytes - n_held_bytes;
+}
+
+/* Would another message of these bytes be over the limits? */
+static inline bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes)
+{
+        return nd_queue_would_fill(queue, queue->n_messages + queue->n_outside,
+                                   queue->n_bytes + queue->n_outside_bytes, n_bytes);
+}
+
+/* What a message in it counts for its identity: as if it were kept for this queue alone. */
+static inline uint64_t nd_queue_cost(const struct nd_message *message)
+{
+        return message->own_bytes + ND_ENTRY_COST_BYTES;
+}
 
 /* Would this one be over the limit of the queue's identity? One always fits where nothing of it
  * waits. */
-bool nd_queue_is_over_quota(const struct nd_queue *queue, const struct nd_message *message);
+static inline bool nd_queue_is_over_quota(const struct nd_queue *queue,
+                                          const struct nd_message *message)
+{
+        const struct nd_quota *quota = queue->quota;
+
+        return quota && quota->account->used[ND_LIMIT_QUEUED] > 0 &&
+               nd_quota_is_over(quota, ND_LIMIT_QUEUED, nd_queue_cost(message));
+}
 
 /* Counts it in this quota from now on, with all that is in it. */
 void nd_queue_set_quota(struct nd_queue *queue, const struct nd_quota *quota);
@@ -126,6 +155,17 @@ void nd_queue_take_back(struct nd_queue *queue, const struct nd_entry *entry);
  * Drops what the policy says until it fits.
  */
 int nd_queue_push(struct nd_queue *queue, struct nd_entry *entry);
+
+/* Is there room for it, so that no policy need be asked? */
+static inline bool nd_queue_has_room(const struct nd_queue *queue, const struct nd_message *message)
+{
+        return queue->policy != ND_POLICY_LATEST && queue->n_over == 0 &&
+               !nd_queue_is_full(queue, message->body_bytes) &&
+               !nd_queue_is_over_quota(queue, message);
+}
+
+/* The same where there is room. */
+void nd_queue_add(struct nd_queue *queue, struct nd_entry *entry);
 
 /* A message that was begun while it arrived has become complete: it counts as delivered. */
 void nd_queue_count_begun(struct nd_queue *queue);

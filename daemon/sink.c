@@ -183,34 +183,56 @@ static bool sink_is_full(const struct nd_sink *sink)
         return sink->queue.n_over > 0 || nd_queue_is_full(&sink->queue, 0);
 }
 
-void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
+/* No room for it: what the socket and the window take now makes some. Returns what its identity would
+ * have queued with it if that is still too much; else 0. */
+static uint64_t sink_make_way(struct nd_sink *sink, const struct nd_message *message)
 {
+        const struct nd_queue *queue = &sink->queue;
+
+        if (nd_queue_is_full(queue, message->body_bytes))
+                sink_push_out(sink);
+        if (!nd_queue_is_over_quota(queue, message))
+                return 0;
+        sink_push_out_identity(sink);
+        return nd_queue_is_over_quota(queue, message)
+                       ? queue->quota->account->used[ND_LIMIT_QUEUED] + nd_queue_cost(message)
+                       : 0;
+}
+
+/* The policy decides. Return: false if it is not in the queue; the sink may have ended */
+static bool sink_push_over(struct nd_sink *sink, struct nd_entry *entry)
+{
+        struct nd_queue *queue = &sink->queue;
         struct nd_pair *pair = entry->message->pair;
         uint64_t n_bytes = entry->message->body_bytes;
-        uint64_t n_identity =
-                0; /* if it is too much for its identity: what would be queued with it */
+        uint64_t n_identity = sink_make_way(sink, entry->message);
 
-        entry->since_ns = sink->server->now_ns;
-        if (nd_queue_is_full(&sink->queue, n_bytes))
-                sink_push_out(sink);
-        if (nd_queue_is_over_quota(&sink->queue, entry->message))
-                sink_push_out_identity(sink);
-        if (nd_queue_is_over_quota(&sink->queue, entry->message))
-                n_identity = sink->queue.quota->account->used[ND_LIMIT_QUEUED] +
-                             entry->message->own_bytes + ND_ENTRY_COST_BYTES;
-        switch (nd_queue_push(&sink->queue, entry)) {
+        switch (nd_queue_push(queue, entry)) {
         case ND_QUEUE_E_DROPPED:
-                return;
+                if (queue->n_messages == 0)
+                        nd_sink_wake(sink); /* nothing else takes the GAP along */
+                return false;
         case ND_QUEUE_E_OVERFLOW:
                 sink_overflow(sink, n_bytes, n_identity);
-                return;
+                return false;
         case ND_QUEUE_E_OVER:
                 if (pair)
                         nd_pause_add(sink, pair);
-                break;
+                return true;
         default:
-                break;
+                return true;
         }
+}
+
+void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
+{
+        struct nd_queue *queue = &sink->queue;
+
+        entry->since_ns = sink->server->now_ns;
+        if (nd_queue_has_room(queue, entry->message))
+                nd_queue_add(queue, entry);
+        else if (!sink_push_over(sink, entry))
+                return;
         if (sink->full_since_ns == 0 && sink_is_full(sink))
                 sink->full_since_ns = sink->server->now_ns;
         nd_sink_wake(sink);

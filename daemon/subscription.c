@@ -650,7 +650,7 @@ void nd_piece_begun(const struct nd_piece *piece)
                 ++outbox->n_messages;
                 if (piece->is_cut)
                         ++server->counters.messages_cut_through;
-                if (piece->origin == ND_PIECE_FROM_QUEUE || piece->origin == ND_PIECE_FROM_ASSIGNED)
+                if (piece->origin <= ND_PIECE_FROM_ASSIGNED)
                         nd_observe_queue_wait_seconds(&server->histograms.queue_wait_seconds,
                                                       server->now_ns - piece->entry->since_ns);
                 if (piece->handed) {

@@ -41,9 +41,9 @@ struct nd_piece {
 
         enum nd_piece_origin {
                 ND_PIECE_FROM_QUEUE,
+                ND_PIECE_FROM_ASSIGNED, /* it was in a group's queue; up to here it stood in one */
                 ND_PIECE_FROM_OLD,
                 ND_PIECE_FROM_ARRIVING,
-                ND_PIECE_FROM_ASSIGNED,
                 ND_PIECE_CONTINUES, /* the stream or the cut-through under way */
         } origin;
         struct nd_subscription *subscription;

@@ -75,12 +75,16 @@
         static inline void nd_observe_##_name(struct nd_histogram_##_name *histogram,              \
                                               uint64_t value)                                      \
         {                                                                                          \
-                size_t i = 0;                                                                      \
+                size_t i = 1;                                                                      \
                                                                                                    \
+                histogram->sum += value;                                                           \
+                if (value <= nd_bounds_##_name[0]) {                                               \
+                        ++histogram->counts[0];                                                    \
+                        return;                                                                    \
+                }                                                                                  \
                 while (value > nd_bounds_##_name[i])                                               \
                         ++i;                                                                       \
                 ++histogram->counts[i];                                                            \
-                histogram->sum += value;                                                           \
         }
 ND_HISTOGRAMS(ND_HISTOGRAM_DEFINE)
 #undef ND_HISTOGRAM_DEFINE
