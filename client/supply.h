@@ -11,7 +11,7 @@
 #include "protocol/shm/pool.h"
 
 /* From this size on ndbus_publish() copies a body into a block rather than send it by the socket. */
-#define ND_SHM_COPY_BYTES_MIN (UINT64_C(32) << 10)
+#define ND_SHM_COPY_BYTES_MIN (UINT64_C(8) << 10)
 
 struct ndbus;
 

@@ -206,7 +206,7 @@ struct ndbus_publish_options {
  * @arrays:    [@n_arrays] views of the caller's memory; may be NULL if @n_arrays is 0
  * @options:   NULL: the defaults
  *
- * Large bodies are copied into shared memory where subscribers can read it. Else
+ * Bodies of 8 KiB and more are copied into shared memory where subscribers can read it. Else
  * arrays that are dense in any axis order are sent from where they lie; broadcast axes once; other
  * views are packed to C order on the way. When this returns the memory is the caller's again.
  *
