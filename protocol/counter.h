@@ -18,8 +18,8 @@
         XX(handshake_timeouts, "connections closed because the handshake took too long")           \
         XX(protocol_errors, "connections closed for breaking the protocol")                        \
         XX(dead_peers, "connections closed because the peer's machine no longer answered")         \
-        XX(messages_in, "messages published")                                                      \
-        XX(messages_in_bytes, "body bytes of messages published")                                  \
+        XX(messages_in, "messages published that somebody subscribed to, or to be retained")       \
+        XX(messages_in_bytes, "body bytes of these")                                               \
         XX(messages_out, "messages begun to be sent to subscriptions")                             \
         XX(messages_out_bytes, "body bytes sent to subscriptions")                                 \
         XX(messages_unmatched, "messages published that nobody subscribed to")                     \
