@@ -13,6 +13,7 @@
 #include "protocol/scan.h"
 
 PyTypeObject *ndpy_bus_type;
+static PyTypeObject *shm_stats_type;
 
 int ndpy_bus_enter(struct ndpy_bus *self)
 {
@@ -66,21 +67,31 @@ static int bus_interrupted(void *userdata)
 
 static PyObject *bus_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-        static char *names[] = {"url",  "client",       "connect_timeout",  "stall",
-                                "ping", "ping_timeout", "offline_messages", "offline_bytes",
+        static char *names[] = {"url",
+                                "client",
+                                "connect_timeout",
+                                "stall",
+                                "ping",
+                                "ping_timeout",
+                                "offline_messages",
+                                "offline_bytes",
+                                "shm_max",
+                                "no_shm",
+                                "token",
                                 NULL};
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
         uint64_t n_offline = options.offline_messages;
         const char *url = NULL;
         struct ndpy_bus *self;
-        int r;
+        int no_shm = 0, r;
 
         if (!PyArg_ParseTupleAndKeywords(
-                    args, keywords, "|z$zO&O&O&O&O&O&:Bus", names, &url, &options.client,
+                    args, keywords, "|z$zO&O&O&O&O&O&O&pz:Bus", names, &url, &options.client,
                     ndpy_convert_timeout, &options.connect_timeout_ms, ndpy_convert_timeout,
                     &options.stall_ms, ndpy_convert_timeout, &options.ping_ms, ndpy_convert_timeout,
                     &options.ping_timeout_ms, ndpy_convert_count, &n_offline, ndpy_convert_count,
-                    &options.offline_bytes))
+                    &options.offline_bytes, ndpy_convert_count, &options.shm_max, &no_shm,
+                    &options.token))
                 return NULL;
         if (n_offline > UINT32_MAX)
                 return PyErr_Format(PyExc_OverflowError,
@@ -92,6 +103,7 @@ static PyObject *bus_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
         if (options.ping_ms < 0)
                 options.ping_ms = 0; /* None: never */
         options.offline_messages = (uint32_t)n_offline;
+        options.no_shm = (uint8_t)no_shm;
         options.interrupted = bus_interrupted;
         options.userdata = self;
         self->thread = PyEval_SaveThread();
@@ -494,6 +506,38 @@ static PyObject *bus_get_source(PyObject *object, void *unused)
         return PyLong_FromUnsignedLongLong(source);
 }
 
+static PyObject *bus_get_message_max(PyObject *object, void *unused)
+{
+        struct ndpy_bus *self = (struct ndpy_bus *)object;
+        uint64_t n_bytes;
+
+        (void)unused;
+        if (ndpy_bus_enter(self))
+                return NULL;
+        n_bytes = ndbus_message_max(self->bus);
+        ndpy_bus_leave(self);
+        return PyLong_FromUnsignedLongLong(n_bytes);
+}
+
+static PyObject *bus_get_shm_stats(PyObject *object, void *unused)
+{
+        struct ndpy_bus *self = (struct ndpy_bus *)object;
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+        int r;
+
+        (void)unused;
+        if (ndpy_bus_enter(self))
+                return NULL;
+        r = ndbus_shm_stats(self->bus, &stats);
+        ndpy_bus_leave(self);
+        if (r)
+                return ndpy_raise(r);
+        const uint64_t counts[] = {stats.published,     stats.fallback, stats.segments,
+                                   stats.segment_bytes, stats.blocks,   stats.held};
+
+        return ndpy_counts(shm_stats_type, counts, sizeof(counts) / sizeof(counts[0]));
+}
+
 static PyObject *bus_get_closed(PyObject *object, void *unused)
 {
         (void)unused;
@@ -521,8 +565,18 @@ static int bus_set_on_moved(PyObject *object, PyObject *callable, void *unused)
 PyDoc_STRVAR(
         bus_doc,
         "Bus(url=None, *, client=None, connect_timeout=5.0, stall=3.0, ping=5.0,\n"
-        "    ping_timeout=10.0, offline_messages=0, offline_bytes=67108864)\n--\n\n"
+        "    ping_timeout=10.0, offline_messages=0, offline_bytes=67108864, shm_max=0,\n"
+        "    no_shm=False, token=None)\n--\n\n"
         "A connection to a daemon; ndbus.connect() makes one.\n\n"
+        "client: name shown to the operator.\n"
+        "stall: a message under way that moves no byte for this long is given up.\n"
+        "ping, ping_timeout: a wait asks the daemon whether it lives after so long without a\n"
+        "  byte from it, and takes it for dead when it has not answered for so long.\n"
+        "offline_messages, offline_bytes: how much of what is published without a connection is\n"
+        "  kept until there is one; otherwise publishing then fails.\n"
+        "shm_max: bytes of shared memory to publish in; 0: as many as the daemon allows.\n"
+        "no_shm: everything goes by the socket, both ways.\n"
+        "token: \"NAME:FILE\", the secret that is proved to daemons on TCP; None: $NDBUS_TOKEN.\n\n"
         "All times are seconds; None, where a wait is meant, has no limit.\n\n"
         "A bus belongs to one thread at a time: a call while another thread is in one raises\n"
         "RuntimeError. Give each thread a bus of its own. After a fork the child gets\n"
@@ -649,6 +703,11 @@ static PyGetSetDef bus_attributes[] = {
         {"source", bus_get_source, NULL,
          "this connection's number, as in messages; changes with every reconnect; 0 without one",
          NULL},
+        {"message_max", bus_get_message_max, NULL,
+         "most bytes of a message's arrays together that the daemon takes; 0 before the first "
+         "connection",
+         NULL},
+        {"shm_stats", bus_get_shm_stats, NULL, "shared memory of this bus: ShmStats", NULL},
         {"closed", bus_get_closed, NULL, "whether close() was called", NULL},
         {"_on_moved", bus_get_on_moved, bus_set_on_moved,
          "called after each call, which may have taken in messages; used by the asyncio side",
@@ -675,7 +734,27 @@ int ndpy_bus_init(PyObject *module)
                                    .basicsize = sizeof(struct ndpy_bus),
                                    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                    .slots = slots};
+        static PyStructSequence_Field shm_stats_fields[] = {
+                {"published", "messages published in shared memory"},
+                {"fallback", "messages large enough for it that went by the socket"},
+                {"segments", "pieces of shared memory to publish in"},
+                {"segment_bytes", "and their bytes"},
+                {"blocks", "in them: loans, and messages that somebody still needs"},
+                {"held",
+                 "received messages in shared memory that are still needed here, or of which "
+                 "the daemon has not been told yet"},
+                {NULL, NULL},
+        };
+        static PyStructSequence_Desc shm_stats = {
+                .name = "ndbus.ShmStats",
+                .doc = "Shared memory of a bus.",
+                .fields = shm_stats_fields,
+                .n_in_sequence = 6,
+        };
 
+        shm_stats_type = ndpy_add_counts_type(module, &shm_stats);
+        if (!shm_stats_type)
+                return -1;
         ndpy_bus_type = ndpy_add_type(module, &spec);
         return ndpy_bus_type ? 0 : -1;
 }

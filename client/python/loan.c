@@ -77,11 +77,8 @@ static int view_set_shape(struct ndpy_view *view, PyObject *shape)
                                  : PySequence_Fast(shape, "shape: must be an int or a sequence");
         int r = dims ? ndpy_view_set_ndim(view, PySequence_Fast_GET_SIZE(dims)) : -1;
 
-        for (int32_t i = 0; !r && i < view->array.ndim; ++i) {
-                view->dims[i] =
-                        PyNumber_AsSsize_t(PySequence_Fast_GET_ITEM(dims, i), PyExc_OverflowError);
-                r = view->dims[i] == -1 && PyErr_Occurred() ? -1 : 0;
-        }
+        for (int32_t i = 0; !r && i < view->array.ndim; ++i)
+                r = ndpy_convert_dim(PySequence_Fast_GET_ITEM(dims, i), "shape", &view->dims[i]);
         Py_XDECREF(dims);
         return r;
 }

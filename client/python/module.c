@@ -91,6 +91,31 @@ PyTypeObject *ndpy_add_type(PyObject *module, PyType_Spec *spec)
         return (PyTypeObject *)type;
 }
 
+PyTypeObject *ndpy_add_counts_type(PyObject *module, PyStructSequence_Desc *description)
+{
+        PyTypeObject *type = PyStructSequence_NewType(description);
+        const char *name = strrchr(description->name, '.') + 1;
+
+        if (type && PyModule_AddObjectRef(module, name, (PyObject *)type))
+                Py_CLEAR(type);
+        return type;
+}
+
+PyObject *ndpy_counts(PyTypeObject *type, const uint64_t *counts, size_t n)
+{
+        PyObject *result = PyStructSequence_New(type);
+
+        for (size_t i = 0; result && i < n; ++i) {
+                PyObject *number = PyLong_FromUnsignedLongLong(counts[i]);
+
+                if (number)
+                        PyStructSequence_SetItem(result, (Py_ssize_t)i, number);
+                else
+                        Py_CLEAR(result);
+        }
+        return result;
+}
+
 static PyObject *module_version(PyObject *module, PyObject *unused)
 {
         unsigned int version = ndbus_version();
@@ -107,7 +132,7 @@ PyDoc_STRVAR(pack_doc,
 
 PyDoc_STRVAR(dumps_doc,
              "dumps(arrays, meta=None)\n--\n\n"
-             "An array, or a list of them, and meta as self-describing bytes.\n\n"
+             "An array, or a list of arrays, and meta as self-describing bytes.\n\n"
              "dtype, shape and order of axes are kept; views with gaps become C order. Takes what\n"
              "publish() takes. loads() and unpack() read it, and `ndbus unpack`.");
 

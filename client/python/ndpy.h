@@ -59,6 +59,10 @@ PyObject *ndpy_call_python(
 /* Makes a type and puts it into the module. */
 PyTypeObject *ndpy_add_type(PyObject *module, PyType_Spec *spec);
 
+/* The same with a named tuple of counts, and one of these. */
+PyTypeObject *ndpy_add_counts_type(PyObject *module, PyStructSequence_Desc *description);
+PyObject *ndpy_counts(PyTypeObject *type, const uint64_t *counts, size_t n);
+
 /* -------------------------------------------------------------------------------------- error.c */
 
 int ndpy_error_init(PyObject *module);
@@ -162,6 +166,9 @@ struct ndpy_view {
 
 /* Room for shape and strides of so many dimensions; array.shape and array.strides point there. */
 int ndpy_view_set_ndim(struct ndpy_view *view, Py_ssize_t ndim);
+
+/* An element of a shape or of strides, which has this name; ShapeError if it is beyond 64 bits. */
+int ndpy_convert_dim(PyObject *number, const char *name, int64_t *ret);
 
 /* Takes the reference to @dtype. */
 void ndpy_view_set_dtype(struct ndpy_view *view, struct ndpy_dtype *dtype);

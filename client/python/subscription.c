@@ -205,7 +205,6 @@ static PyObject *subscription_get_stats(PyObject *object, void *unused)
 {
         struct ndpy_subscription *self = (struct ndpy_subscription *)object;
         struct ndbus_subscription_stats stats = {.size = sizeof(stats)};
-        PyObject *result;
         int r;
 
         (void)unused;
@@ -217,19 +216,10 @@ static PyObject *subscription_get_stats(PyObject *object, void *unused)
         ndpy_bus_leave(self->bus);
         if (r)
                 return ndpy_raise(r);
-        const uint64_t numbers[] = {stats.received, stats.received_bytes, stats.dropped,
-                                    stats.gaps_unknown, stats.waiting};
+        const uint64_t counts[] = {stats.received, stats.received_bytes, stats.dropped,
+                                   stats.gaps_unknown, stats.waiting};
 
-        result = PyStructSequence_New(stats_type);
-        for (size_t i = 0; result && i < sizeof(numbers) / sizeof(numbers[0]); ++i) {
-                PyObject *number = PyLong_FromUnsignedLongLong(numbers[i]);
-
-                if (number)
-                        PyStructSequence_SetItem(result, (Py_ssize_t)i, number);
-                else
-                        Py_CLEAR(result);
-        }
-        return result;
+        return ndpy_counts(stats_type, counts, sizeof(counts) / sizeof(counts[0]));
 }
 
 static PyObject *subscription_get_pattern(PyObject *object, void *unused)
@@ -331,9 +321,8 @@ int ndpy_subscription_init(PyObject *module)
                 .n_in_sequence = 5,
         };
 
-        stats_type = PyStructSequence_NewType(&stats);
-        if (!stats_type ||
-            PyModule_AddObjectRef(module, "SubscriptionStats", (PyObject *)stats_type))
+        stats_type = ndpy_add_counts_type(module, &stats);
+        if (!stats_type)
                 return -1;
         ndpy_subscription_type = ndpy_add_type(module, &spec);
         if (ndpy_subscription_type)

@@ -266,6 +266,25 @@ static int interface_data(struct ndpy_view *view, PyObject *interface, PyObject 
         return 0;
 }
 
+int ndpy_convert_dim(PyObject *number, const char *name, int64_t *ret)
+{
+        PyObject *index = PyNumber_Index(number), *text;
+
+        *ret = index ? PyLong_AsLongLong(index) : -1;
+        if (PyErr_Occurred() && index && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                PyErr_Clear();
+                text = PyObject_Repr(index);
+                if (!text)
+                        PyErr_Clear(); /* there are more digits than Python likes to write */
+                ndpy_raise_text(NDBUS_ESHAPE, "%s: is %.100s, the limit is %lld", name,
+                                text ? PyUnicode_AsUTF8(text) : "longer than can be said",
+                                (long long)INT64_MAX);
+                Py_XDECREF(text);
+        }
+        Py_XDECREF(index);
+        return PyErr_Occurred() ? -1 : 0;
+}
+
 /* A tuple of ints of the length ndim. */
 static int interface_dims(PyObject *tuple, int32_t ndim, int64_t *dims, const char *key)
 {
@@ -275,8 +294,9 @@ static int interface_dims(PyObject *tuple, int32_t ndim, int64_t *dims, const ch
                 return -1;
         }
         for (int32_t i = 0; i < ndim; ++i)
-                dims[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
-        return PyErr_Occurred() ? -1 : 0;
+                if (ndpy_convert_dim(PyTuple_GET_ITEM(tuple, i), key, &dims[i]))
+                        return -1;
+        return 0;
 }
 
 static struct ndpy_dtype *interface_dtype(PyObject *interface, PyObject *any)

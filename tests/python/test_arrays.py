@@ -4,13 +4,15 @@
 import array
 import ctypes
 import gc
-import math
 import mmap
+import os
+import resource
+import signal
 import sys
 import types
 import unittest
 
-from support import DEADLINE, DaemonTest, assert_same, bits, needs_numpy, np
+from support import DEADLINE, DaemonTest, assert_same, each_way, needs_numpy, np
 
 import ndbus
 
@@ -86,15 +88,15 @@ def cases():
 
 @needs_numpy
 class Arrays(DaemonTest):
-    def test_each_way(self):
-        for one, other in self.each_way():
-            with other.subscribe("arrays/*", policy="block") as sub:
-                for name, sent in cases():
-                    one.publish("arrays/" + name.replace(" ", "-"), sent)
-                    message = sub.receive(DEADLINE)
-                    with self.subTest(name):
-                        assert_same(message.array, np.asarray(sent))
-                        self.assertEqual(message.array.ctypes.data % 64, 0)
+    @each_way
+    def test_cases(self, way):
+        sub = way.other.subscribe("arrays/*", policy="block")
+        for name, sent in cases():
+            way.send("arrays/" + name.replace(" ", "-"), sent)
+            array = sub.receive(DEADLINE).arrays[0]
+            with self.subTest(name):
+                assert_same(array, np.asarray(sent))
+                self.assertEqual(array.ctypes.data % 64, 0)
 
     def test_bytes(self):
         for name, sent in cases():
@@ -110,17 +112,17 @@ class Arrays(DaemonTest):
             self.assertEqual(got.strides, sent.strides)
         self.assertLess(len(ndbus.dumps(np.broadcast_to(np.int8(1), 1 << 40))), 512)
 
-    def test_many(self):
-        for one, other in self.each_way():
-            with other.subscribe("many") as sub:
-                sent = [a for _, a in cases()]
-                one.publish("many", sent)
-                one.publish("many", [])
-                got = sub.receive(DEADLINE)
-                self.assertEqual(len(got.arrays), len(sent))
-                for a, b in zip(got.arrays, sent):
-                    assert_same(np.asarray(a), np.asarray(b))
-                self.assertEqual(sub.receive(DEADLINE).arrays, [])
+    @each_way
+    def test_many(self, way):
+        sub = way.other.subscribe("many")
+        sent = [a for _, a in cases()]
+        way.one.publish("many", sent)
+        way.one.publish("many", [])
+        got = sub.receive(DEADLINE)
+        self.assertEqual(len(got.arrays), len(sent))
+        for a, b in zip(got.arrays, sent):
+            assert_same(np.asarray(a), np.asarray(b))
+        self.assertEqual(sub.receive(DEADLINE).arrays, [])
 
     def test_sources(self):
         """Everything with a buffer or an interface."""
@@ -155,7 +157,8 @@ class Arrays(DaemonTest):
 
         assert_same(ndbus.loads(ndbus.dumps(Made())), np.arange(3))
 
-    def test_named_dtypes(self):
+    @each_way
+    def test_named_dtypes(self, way):
         """T04, T05: what neither NumPy nor the buffer protocol has a name for."""
         for name, text, itemsize, shape in [
             ("bfloat16", "0000803f00404040c0bf203e", 2, (6,)),
@@ -163,21 +166,20 @@ class Arrays(DaemonTest):
             ("float8_e5m2", "3e", 1, (1,)),
             ("int4", "0f01", 1, (2,)),
         ]:
-            for one, other in self.each_way():
-                with self.subTest(name), other.subscribe("named") as sub:
-                    one.publish("named", Ml(name, bytes.fromhex(text), shape, itemsize))
-                    message = sub.receive(DEADLINE)
-                    frame = message.frames[0]
-                    self.assertEqual((str(frame.dtype), frame.shape), (name, shape))
-                    self.assertEqual(message.nbytes, len(text) // 2)
-                    self.assertEqual(bytes(memoryview_of(frame)), bytes.fromhex(text))
-                    # without ml_dtypes NumPy has no such thing, and is not told that it is something else
-                    if "ml_dtypes" not in sys.modules:
-                        self.assertIs(message.array, frame)
-                        with self.assertRaisesRegex(ndbus.UnsupportedError, "ml_dtypes"):
-                            frame.numpy()
-                        with self.assertRaises(BufferError):
-                            memoryview(frame)
+            with self.subTest(name), way.other.subscribe("named") as sub:
+                way.send("named", Ml(name, bytes.fromhex(text), shape, itemsize))
+                message = sub.receive(DEADLINE)
+                frame = message.frames[0]
+                self.assertEqual((str(frame.dtype), frame.shape), (name, shape))
+                self.assertEqual(frame.nbytes, len(text) // 2)
+                self.assertEqual(bytes(memoryview_of(frame)), bytes.fromhex(text))
+                # without ml_dtypes NumPy has no such thing, and is not told that it is something else
+                if "ml_dtypes" not in sys.modules:
+                    self.assertIs(message.arrays[0], frame)
+                    with self.assertRaisesRegex(ndbus.UnsupportedError, "ml_dtypes"):
+                        frame.numpy()
+                    with self.assertRaises(BufferError):
+                        memoryview(frame)
 
     def test_ml_dtypes_are_asked(self):
         module = types.ModuleType("ml_dtypes")
@@ -210,6 +212,57 @@ class Arrays(DaemonTest):
                     bus.publish("refused", bad)
             bus.publish("refused", np.zeros(1))
             self.assertEqual(sub.receive(DEADLINE).sequence, 1)
+
+    def test_impossible_shapes(self):
+        """T17: each is refused at once, before anything of that size is asked for."""
+        bus = self.connect()
+        for typestr, shape, strides in [
+            ("|u1", (1 << 33, 1 << 33), None), ("<f8", (1 << 62, 4), None), ("|u1", (-1,), None),
+            ("|u1", (1 << 63,), None), ("|u1", (1,) * 65, None), ("|u1", (4,), (1 << 62,)),
+            ("|u1", (2, 2), (1,)),
+        ]:
+            said = Given(__array_interface__={"version": 3, "shape": shape, "typestr": typestr,
+                                              "strides": strides, "data": (4096, False)})
+            for take in (lambda: bus.publish("x", said), lambda: ndbus.dumps(said),
+                         lambda: ndbus.dumps([b"", said])):
+                with self.subTest((typestr, shape, strides)), self.assertRaises(ndbus.ShapeError):
+                    take()
+
+    def test_false_length(self):
+        """T16: a header that says more or less than there are bytes."""
+        packed = ndbus.dumps(np.zeros((4, 4), "<f4"))
+        self.assertEqual(packed.count(b"\xa5bytes\x40"), 1)
+        for n in (63, 65):
+            with self.assertRaisesRegex(ndbus.LengthError, f"{n}"):
+                ndbus.loads(packed.replace(b"\xa5bytes\x40", b"\xa5bytes" + bytes([n])))
+
+    def test_two_subscribers(self):
+        """T24: a private copy changes nobody; the shared view is read-only, also by force."""
+        bus, one, two = self.connect(), self.connect(), self.connect()
+        subs = one.subscribe("two"), two.subscribe("two")
+        sent = np.arange(1 << 15, dtype="<i4")
+        bus.publish("two", sent)
+        bus.flush()
+        self.assertEqual(bus.shm_stats.published, 1)
+        copied, shared = [sub.receive(DEADLINE) for sub in subs]
+        copy, view = copied.own().array, shared.array
+        copy[:] = -1
+        self.assertTrue((view == sent).all())
+        self.assertFalse(view.flags.writeable)
+        with self.assertRaises(ValueError):
+            view[0] = 1
+        with self.assertRaises(ValueError):
+            view.flags.writeable = True
+        with self.assertRaisesRegex(TypeError, "read-only"):
+            memoryview(shared.frames[0])[0] = 1
+        child = os.fork()
+        if child == 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            ctypes.memset(view.ctypes.data, 1, 1)
+            os._exit(0)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), -signal.SIGSEGV)
+        self.assertTrue((view == sent).all())
 
     def test_writable(self):
         """What came by a stream is the receiver's own; broadcast and unpacked arrays are read-only."""

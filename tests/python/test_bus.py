@@ -5,43 +5,60 @@ import gc
 import math
 import os
 import signal
+import tempfile
 import threading
 import unittest
 import warnings
 
-from support import DEADLINE, DaemonTest
+from support import DEADLINE, DaemonTest, each_way, put
 
 import ndbus
 
 
+class WithToken(DaemonTest):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="ndbus-test-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = put(folder.name, "token", "correct horse battery staple", 0o600)
+        cls.options = "--token", f"lab {cls.path}"
+        super().setUpClass()
+
+    def test_token(self):
+        with self.assertRaises(PermissionError):
+            self.connect(self.daemon.tcp)
+        self.assertGreater(self.connect(self.daemon.tcp, token=f"lab:{self.path}").ping(), 0)
+
+
 class Basics(DaemonTest):
-    def test_message(self):
-        for one, other in self.each_way():
-            with other.subscribe("m/*") as sub:
-                one.publish("m/a", b"abc", {"n": 1})
-                one.publish("m/a", [], {"n": 2}, encoding="mine")
-                message = sub.receive(DEADLINE)
-                self.assertEqual(
-                    (message.topic, message.meta, message.sequence, message.source,
-                     message.dropped, message.retained, message.redelivered, message.nbytes,
-                     message.encoding, message.reply_topic, message.subscription),
-                    ("m/a", {"n": 1}, 1, one.source, 0, False, False, 3, None, None, sub.id))
-                self.assertEqual(message.time_ns // 10**9, int(message.time))
-                self.assertEqual(bytes(message.frames[0]), b"abc")
-                message = other.receive(DEADLINE)
-                self.assertEqual((message.sequence, message.encoding, message.frames),
-                                 (2, "mine", ()))
-                with self.assertRaises(ValueError):
-                    message.array
-                with self.assertRaises(TimeoutError) as caught:
-                    sub.receive(0)
-                self.assertIs(type(caught.exception), ndbus.TimedOutError)
-                self.assertEqual(sub.stats.received, 2)
-                self.assertEqual(one.subscribers("m/a"), 1)
-                one.wait_subscribers("m/b", 1, DEADLINE)
-                self.assertGreater(one.ping(), 0)
-                one.flush()
-                self.assertIsInstance(one.stats(), dict)
+    @each_way
+    def test_message(self, way):
+        one, other = way.one, way.other
+        sub = other.subscribe("m/*")
+        one.publish("m/a", b"abc", {"n": 1})
+        one.publish("m/a", [], {"n": 2}, encoding="mine")
+        message = sub.receive(DEADLINE)
+        self.assertEqual(
+            (message.topic, message.meta, message.sequence, message.source,
+             message.dropped, message.retained, message.redelivered, message.nbytes,
+             message.encoding, message.reply_topic, message.subscription),
+            ("m/a", {"n": 1}, 1, one.source, 0, False, False, 3, None, None, sub.id))
+        self.assertEqual(message.time_ns // 10**9, int(message.time))
+        self.assertEqual(bytes(message.frames[0]), b"abc")
+        message = other.receive(DEADLINE)
+        self.assertEqual((message.sequence, message.encoding, message.frames),
+                         (2, "mine", ()))
+        with self.assertRaises(ValueError):
+            message.array
+        with self.assertRaises(TimeoutError) as caught:
+            sub.receive(0)
+        self.assertIs(type(caught.exception), ndbus.TimedOutError)
+        self.assertEqual(sub.stats.received, 2)
+        self.assertEqual(one.subscribers("m/a"), 1)
+        one.wait_subscribers("m/b", 1, DEADLINE)
+        self.assertGreater(one.ping(), 0)
+        one.flush()
+        self.assertIsInstance(one.stats(), dict)
 
     def test_iteration(self):
         bus = self.connect()
@@ -65,6 +82,26 @@ class Basics(DaemonTest):
         self.assertEqual(message.topic, "j")
         with self.assertRaisesRegex(ValueError, "closed"):
             bus.publish("i", b"x")
+
+    def test_shared_memory(self):
+        one, two = self.connect(), self.connect(shm_max=1 << 20)
+        other, without = self.connect(), self.connect(no_shm=True)
+        large = bytes(2 << 20)
+        self.assertGreater(one.message_max, len(large))
+        subs = [bus.subscribe("m") for bus in (other, without)]
+        for bus, way in ((one, (1, 0)), (two, (0, 1)), (without, (0, 0))):
+            bus.publish("m", large)
+            self.assertEqual((bus.shm_stats.published, bus.shm_stats.fallback), way)
+            messages = [sub.receive(DEADLINE) for sub in subs]
+            for message, is_shared in zip(messages, (way[0], 0)):
+                self.assertEqual(bytes(message.frames[0]), large)
+                self.assertEqual(message.frames[0].readonly, is_shared)
+            self.assertEqual((other.shm_stats.held, without.shm_stats.held), (way[0], 0))
+            del message, messages
+            other.ping()  # which says that it is no longer needed
+        self.assertGreaterEqual(one.shm_stats.segment_bytes, len(large))
+        self.assertGreater(one.shm_stats.segments, 0)
+        self.assertEqual(two.shm_stats.segments, 0)
 
     def test_retained(self):
         one, two = self.connect(), self.connect()

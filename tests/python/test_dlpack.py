@@ -5,7 +5,7 @@ import ctypes
 import gc
 import unittest
 
-from support import DEADLINE, DaemonTest, assert_same, needs_numpy, np
+from support import DEADLINE, DaemonTest, assert_same, each_way, needs_numpy, np
 
 import ndbus
 
@@ -212,23 +212,34 @@ class Export(unittest.TestCase):
 
 @unittest.skipIf(torch is None, "no torch")
 class Torch(DaemonTest):
-    def test_without_a_copy(self):
-        for one, other in self.each_way():
-            with other.subscribe("torch") as sub:
-                for dtype in [torch.float32, torch.bfloat16, torch.bool, torch.int64,
-                              torch.complex64]:
-                    sent = torch.arange(24).reshape(2, 3, 4).to(dtype).permute(2, 0, 1)
-                    one.publish("torch", sent)
-                    frame = sub.receive(DEADLINE).frames[0]
-                    self.assertEqual(str(frame.dtype), str(dtype).replace("torch.", ""))
-                    if dtype is torch.bool and torch.__version__ < "2":
-                        continue  # which knows no bool in DLPack
-                    got = torch.from_dlpack(frame)
-                    self.assertEqual(got.data_ptr(), frame.address)
-                    self.assertTrue(torch.equal(got, sent))
-                    self.assertEqual(got.dtype, dtype)
+    def test_of_ours(self):
         tensor = torch.zeros(5)
         self.assertEqual(ndbus.Array(tensor).address, tensor.data_ptr())
+        packed = ndbus.dumps(tensor)
+        del tensor
+        got = torch.from_dlpack(ndbus.unpack(packed).own().frames[0])
+        self.assertTrue(torch.equal(got, torch.zeros(5)))
+
+    @each_way
+    def test_without_a_copy(self, way):
+        sub = way.other.subscribe("torch")
+        for dtype in [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64]:
+            sent = torch.arange(24).reshape(2, 3, 4).to(dtype).permute(2, 0, 1)
+            way.send("torch", sent)
+            message = sub.receive(DEADLINE)
+            frame = message.frames[0]
+            self.assertEqual(str(frame.dtype), str(dtype).replace("torch.", ""))
+            if dtype is torch.bool and torch.__version__ < "2":
+                continue  # which knows no bool in DLPack
+            if frame.readonly:
+                # nor, up to now, that memory is read-only
+                with self.assertRaises(BufferError):
+                    torch.utils.dlpack.from_dlpack(frame.__dlpack__())
+                frame = message.own().frames[0]
+            got = torch.from_dlpack(frame)
+            self.assertEqual(got.data_ptr(), frame.address)
+            self.assertTrue(torch.equal(got, sent))
+            self.assertEqual((got.dtype, got.stride()), (dtype, sent.stride()))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ import sys as _sys
 
 from . import _ndbus
 from ._files import dump, load, loads, records, unpack
-from ._ndbus import (Array, Bus, DType, Error, Extension, Loan, Message,
+from ._ndbus import (Array, Bus, DType, Error, Extension, Loan, Message, ShmStats,
                      Subscription, SubscriptionStats, dumps)
 
 __version__ = _ndbus.version()
@@ -64,6 +64,6 @@ _exceptions = {_name: _value for _name, _value in vars(_ndbus).items()
                if isinstance(_value, type) and issubclass(_value, Error)}
 globals().update(_exceptions)
 
-__all__ = ["Array", "Bus", "DType", "Extension", "Loan", "Message", "Subscription",
+__all__ = ["Array", "Bus", "DType", "Extension", "Loan", "Message", "ShmStats", "Subscription",
            "SubscriptionStats", "UNKNOWN", "connect", "dump", "dumps", "load", "loads", "records", "unpack",
            *_exceptions]

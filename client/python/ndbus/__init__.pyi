@@ -140,6 +140,14 @@ class SubscriptionStats(NamedTuple):
     gaps_unknown: int
     waiting: int
 
+class ShmStats(NamedTuple):
+    published: int
+    fallback: int
+    segments: int
+    segment_bytes: int
+    blocks: int
+    held: int
+
 class Subscription:
     @property
     def stats(self) -> SubscriptionStats: ...
@@ -177,9 +185,16 @@ class Bus:
         ping_timeout: float = ...,
         offline_messages: int = ...,
         offline_bytes: int = ...,
+        shm_max: int = ...,
+        no_shm: bool = ...,
+        token: Optional[str] = ...,
     ) -> None: ...
     @property
     def source(self) -> int: ...
+    @property
+    def message_max(self) -> int: ...
+    @property
+    def shm_stats(self) -> ShmStats: ...
     @property
     def closed(self) -> bool: ...
     def publish(
@@ -292,6 +307,9 @@ def connect(
     ping_timeout: float = ...,
     offline_messages: int = ...,
     offline_bytes: int = ...,
+    shm_max: int = ...,
+    no_shm: bool = ...,
+    token: Optional[str] = ...,
 ) -> Bus: ...
 def dumps(arrays: _Arrays, meta: _Meta = ...) -> bytes: ...
 def dump(arrays: _Arrays, file: Union[_Path, IO[bytes]], meta: _Meta = ...) -> None: ...
