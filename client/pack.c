@@ -76,17 +76,19 @@ static int pack_record(const struct nd_encoded *encoded,
         return 0;
 }
 
-ND_PUBLIC int ndbus_pack(const struct ndbus_array *arrays,
-                         size_t n_arrays,
-                         const void *meta,
-                         size_t n_meta,
-                         void **ret,
-                         size_t *ret_bytes)
+ND_PUBLIC int ndbus_pack_encoded(const struct ndbus_array *arrays,
+                                 size_t n_arrays,
+                                 const void *meta,
+                                 size_t n_meta,
+                                 const char *encoding,
+                                 void **ret,
+                                 size_t *ret_bytes)
 {
         const struct nd_encode_input input = {
                 .topic = PACK_TOPIC,
                 .arrays = arrays,
                 .n_arrays = n_arrays,
+                .encoding = encoding,
         };
         struct nd_encoder encoder = {0};
         struct nd_body_store store = {0};
@@ -110,6 +112,16 @@ ND_PUBLIC int ndbus_pack(const struct ndbus_array *arrays,
         nd_body_store_deinit(&store);
         nd_encoder_deinit(&encoder);
         return r;
+}
+
+ND_PUBLIC int ndbus_pack(const struct ndbus_array *arrays,
+                         size_t n_arrays,
+                         const void *meta,
+                         size_t n_meta,
+                         void **ret,
+                         size_t *ret_bytes)
+{
+        return ndbus_pack_encoded(arrays, n_arrays, meta, n_meta, NULL, ret, ret_bytes);
 }
 
 /* The first record that is a message; what is an index is passed over. *@ret_at: where it begins. Sets the

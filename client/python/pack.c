@@ -9,20 +9,26 @@
 
 #include "client/python/ndpy.h"
 
+/* What tells a list of one array from that array. */
+#define LIST_ENCODING "list"
+
 /* arrays, meta=None: malloc'd bytes. */
 static int pack(PyObject *args, PyObject *keywords, void **ret_bytes, size_t *ret_n_bytes)
 {
         static char *names[] = {"arrays", "meta", NULL};
         struct ndpy_publish publish = {.options = NDBUS_PUBLISH_OPTIONS_INIT};
         PyObject *arrays, *meta = Py_None;
+        const char *encoding = NULL;
         int r;
 
         if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O", names, &arrays, &meta) ||
             ndpy_publish_init(&publish, arrays, meta))
                 return -1;
+        if (publish.views.n == 1 && (PyList_Check(arrays) || PyTuple_Check(arrays)))
+                encoding = LIST_ENCODING;
         Py_BEGIN_ALLOW_THREADS r =
-                ndbus_pack(publish.views.arrays, publish.views.n, publish.options.meta,
-                           publish.options.n_meta, ret_bytes, ret_n_bytes);
+                ndbus_pack_encoded(publish.views.arrays, publish.views.n, publish.options.meta,
+                                   publish.options.n_meta, encoding, ret_bytes, ret_n_bytes);
         Py_END_ALLOW_THREADS ndpy_publish_deinit(&publish);
         if (r)
                 ndpy_raise(r);

@@ -25,6 +25,12 @@ class Bytes(unittest.TestCase):
         got = ndbus.loads(ndbus.dumps([a, b], {"x": 1}))
         self.assertEqual([g.tolist() for g in got], [a.tolist(), b.tolist()])
         self.assertEqual(ndbus.loads(ndbus.dumps([])), [])
+        for one in ([a], (a,)):
+            got = ndbus.loads(ndbus.dumps(one))
+            self.assertIs(type(got), list)
+            self.assertEqual([g.tolist() for g in got], [a.tolist()])
+        ndbus.dump([b], self.path)
+        self.assertEqual([g.tolist() for g in ndbus.load(self.path)], [b.tolist()])
         self.assertEqual(ndbus.unpack(ndbus.dumps([a], {"x": 1})).meta, {"x": 1})
 
     def test_no_copy(self):
@@ -51,7 +57,7 @@ class Bytes(unittest.TestCase):
         self.assertEqual([(m.meta["i"], m.array[0]) for m in ndbus.records(self.path)],
                          [(0, 0), (1, 100), (2, 200)])
         with open(self.path, "rb") as f:
-            self.assertEqual(ndbus.load(f)[1], 1)
+            self.assertEqual(ndbus.load(f)[0][1], 1)
         memory = io.BytesIO()
         ndbus.dump(a, memory)
         memory.seek(0)

@@ -66,6 +66,22 @@ Test(pack, an_index_is_passed_over)
         free(bytes);
 }
 
+Test(pack, the_encoding_is_kept)
+{
+        struct ndbus_message *m;
+        void *bytes;
+        size_t n;
+
+        cr_assert_eq(ndbus_pack_encoded(NULL, 0, NULL, 0, "mine", &bytes, &n), 0, "%s",
+                     ndbus_detail());
+        cr_assert_eq(ndbus_unpack(bytes, n, &m, NULL), 0, "%s", ndbus_detail());
+        cr_assert_str_eq(ndbus_message_encoding(m), "mine");
+        ndbus_message_free(m);
+        free(bytes);
+        cr_assert_eq(ndbus_pack_encoded(NULL, 0, NULL, 0, "", &bytes, &n), NDBUS_EINVAL, "%s",
+                     ndbus_detail());
+}
+
 Test(pack, comes_back_as_it_was)
 {
         const struct ndbus_array *arrays;

@@ -551,6 +551,15 @@ int ndbus_pack(const struct ndbus_array *arrays,
                void **ret,
                size_t *ret_bytes);
 
+/** ndbus_pack_encoded() - the same with what ndbus_message_encoding() is to say of it, or NULL */
+int ndbus_pack_encoded(const struct ndbus_array *arrays,
+                       size_t n_arrays,
+                       const void *meta,
+                       size_t n_meta,
+                       const char *encoding,
+                       void **ret,
+                       size_t *ret_bytes);
+
 /**
  * ndbus_unpack() - the message at the start of bytes
  * @bytes:        [@n_bytes], borrowed by the message: keep them until it and all exports are gone.

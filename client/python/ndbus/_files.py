@@ -41,14 +41,13 @@ def unpack(data):
 
 def _value(message):
     arrays = message.arrays
-    return arrays[0] if len(arrays) == 1 else arrays
+    return arrays[0] if len(arrays) == 1 and message.encoding != "list" else arrays
 
 
 def loads(data):
-    """What dumps() was given: an array, or a list where there are several or none.
+    """What dumps() was given: an array, or a list of arrays, also of one or none.
 
-    A list of one comes back as its array; use unpack() where that matters, and for meta. Nothing is
-    copied: arrays lie in data and are read-only.
+    unpack() has the meta too, and always a list. Nothing is copied: arrays lie in data and are read-only.
     """
     return _value(unpack(data))
 
