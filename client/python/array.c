@@ -261,18 +261,14 @@ static int array_getbuffer(PyObject *object, Py_buffer *buffer, int flags)
 static PyObject *array_extent(struct ndpy_array *self, Py_ssize_t *ret_offset)
 {
         const struct ndbus_array *array = &self->view.array;
-        int64_t low = 0, high = ndpy_dtype_itemsize(self->view.dtype);
         struct ndpy_array *extent = ndpy_array_new();
         struct ndpy_dtype *dtype = extent ? ndpy_dtype_plain(NULL, 8, 0) : NULL;
+        int64_t low, high;
 
-        if (!dtype) {
+        if (!dtype || ndpy_view_extent(&self->view, &low, &high)) {
+                Py_XDECREF(dtype);
                 Py_XDECREF(extent);
                 return NULL;
-        }
-        for (int32_t i = 0; i < array->ndim; ++i) {
-                int64_t reach = (array->shape[i] - 1) * array->strides[i];
-
-                *(reach < 0 ? &low : &high) += reach;
         }
         ndpy_view_set_dtype(&extent->view, dtype);
         extent->view.array.flags |= array->flags & NDBUS_READ_ONLY;

@@ -108,6 +108,7 @@ int ndpy_dlpack_import(struct ndpy_view *view, PyObject *any)
         const DLTensor *tensor = capsule ? import_tensor(view, capsule) : NULL;
         struct ndbus_array array;
         struct ndpy_dtype *dtype;
+        int64_t low, high;
         int r;
 
         if (!capsule && import_clear_refusal(any))
@@ -133,7 +134,7 @@ int ndpy_dlpack_import(struct ndpy_view *view, PyObject *any)
         ndpy_view_set_dtype(view, dtype);
         if (!array.strides)
                 ndpy_view_fill_strides(view);
-        return 0;
+        return ndpy_view_extent(view, &low, &high);
 }
 
 /* ------------------------------------------------------------------------------------ export */
@@ -202,7 +203,8 @@ static int export_numbers(const struct ndbus_array *array, Py_ssize_t itemsize, 
         for (int32_t i = array->ndim - 1; i >= 0; --i) {
                 shape[i] = array->shape[i];
                 strides[i] = step;
-                step *= shape[i] > 0 ? shape[i] : 1;
+                if (shape[i] > 0 && __builtin_mul_overflow(step, shape[i], &step))
+                        step = INT64_MAX; /* another dimension is 0 */
                 if (array->strides) {
                         if (array->strides[i] % itemsize)
                                 return 1;

@@ -176,6 +176,11 @@ void ndpy_view_set_dtype(struct ndpy_view *view, struct ndpy_dtype *dtype);
 /* Strides in bytes as they are in C order, where there are none. */
 void ndpy_view_fill_strides(struct ndpy_view *view);
 
+/* From where to where the elements lie, in bytes from the first one. ShapeError if a dimension is negative,
+ * or if there are more bytes than 63 bits can count: to be asked of whoever just says how large an array
+ * is, for the rest of the module multiplies without looking. */
+int ndpy_view_extent(const struct ndpy_view *view, int64_t *ret_low, int64_t *ret_high);
+
 /* Views anything with a buffer, a __dlpack__, an __array_interface__ or an __array__. @view need not be
  * initialised, and must not be moved afterwards. */
 int ndpy_view_from(struct ndpy_view *view, PyObject *any);

@@ -91,22 +91,15 @@ static int shaped_dims(struct ndpy_view *view, PyObject *shape, PyObject *stride
         return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Does all of it lie within its buffer? */
-static int shaped_check(const struct ndpy_view *view, Py_ssize_t itemsize, Py_ssize_t offset)
+/* Does all of it lie within its buffer, if it begins there? */
+static int shaped_check(const struct ndpy_view *view, Py_ssize_t offset)
 {
-        const struct ndbus_array *array = &view->array;
-        int64_t low = offset, high, reach;
-        bool is_inside = itemsize >= 0 && !__builtin_add_overflow(offset, itemsize, &high);
+        int64_t low, high;
 
-        for (int32_t i = 0; i < array->ndim; ++i)
-                if (array->shape[i] == 0)
-                        return 0;
-        for (int32_t i = 0; i < array->ndim && is_inside; ++i)
-                is_inside =
-                        !__builtin_mul_overflow(array->shape[i] - 1, array->strides[i], &reach) &&
-                        !__builtin_add_overflow(reach < 0 ? low : high, reach,
-                                                reach < 0 ? &low : &high);
-        if (is_inside && low >= 0 && high <= view->buffer.len)
+        if (ndpy_view_extent(view, &low, &high))
+                return -1;
+        if (!__builtin_add_overflow(low, offset, &low) &&
+            !__builtin_add_overflow(high, offset, &high) && low >= 0 && high <= view->buffer.len)
                 return 0;
         PyErr_SetString(PyExc_ValueError, "shape and strides reach beyond the memory");
         return -1;
@@ -141,7 +134,7 @@ PyObject *ndpy_shaped(PyObject *module, PyObject *args)
                 if (self->view.buffer.readonly)
                         self->view.array.flags |= NDBUS_READ_ONLY;
                 if (shaped_dims(&self->view, shape, strides) == 0 &&
-                    shaped_check(&self->view, itemsize, offset) == 0) {
+                    shaped_check(&self->view, offset) == 0) {
                         self->view.array.data = (const uint8_t *)self->view.buffer.buf + offset;
                         return (PyObject *)self;
                 }

@@ -58,8 +58,43 @@ void ndpy_view_fill_strides(struct ndpy_view *view)
         }
         for (int32_t i = ndim - 1; i >= 0; --i) {
                 view->dims[ndim + i] = step;
-                step *= view->dims[i] > 0 ? view->dims[i] : 1;
+                /* too big a shape is refused later, by the library at the latest */
+                if (view->dims[i] > 0 && __builtin_mul_overflow(step, view->dims[i], &step))
+                        step = INT64_MAX;
         }
+}
+
+int ndpy_view_extent(const struct ndpy_view *view, int64_t *ret_low, int64_t *ret_high)
+{
+        const struct ndbus_array *array = &view->array;
+        int64_t itemsize = ndpy_dtype_itemsize(view->dtype), size = itemsize ? itemsize : 1, reach;
+        bool is_empty = false;
+
+        for (int32_t i = 0; i < array->ndim; ++i) {
+                if (array->shape[i] < 0) {
+                        ndpy_raise_text(NDBUS_ESHAPE, "shape[%d]: is %lld", i,
+                                        (long long)array->shape[i]);
+                        return -1;
+                }
+                is_empty |= array->shape[i] == 0;
+        }
+        *ret_low = 0;
+        *ret_high = is_empty ? 0 : itemsize;
+        for (int32_t i = 0; i < array->ndim && !is_empty; ++i) {
+                int64_t stride = array->strides ? array->strides[i] : 0;
+
+                if (__builtin_mul_overflow(size, array->shape[i], &size) ||
+                    __builtin_mul_overflow(array->shape[i] - 1, stride, &reach) ||
+                    __builtin_add_overflow(reach < 0 ? *ret_low : *ret_high, reach,
+                                           reach < 0 ? ret_low : ret_high)) {
+                        ndpy_raise_text(NDBUS_ESHAPE,
+                                        "shape[%d]: is %lld, which makes the array larger than "
+                                        "%lld bytes, the limit",
+                                        i, (long long)array->shape[i], (long long)INT64_MAX);
+                        return -1;
+                }
+        }
+        return 0;
 }
 
 static void view_reset(struct ndpy_view *view)
@@ -319,23 +354,13 @@ static struct ndpy_dtype *interface_dtype(PyObject *interface, PyObject *any)
 /* If the data is a buffer, the array lies in it: that is checked, an address is believed. */
 static int interface_check_extent(const struct ndpy_view *view)
 {
-        const struct ndbus_array *array = &view->array;
-        int64_t low = 0, high = ndpy_dtype_itemsize(view->dtype), reach;
-        int64_t start;
+        int64_t low, high, start;
 
+        if (ndpy_view_extent(view, &low, &high))
+                return -1;
         if (view->keeper != NDPY_KEEPER_BUFFER)
                 return 0;
-        start = (const uint8_t *)array->data - (const uint8_t *)view->buffer.buf;
-        for (int32_t i = 0; i < array->ndim; ++i) {
-                if (array->shape[i] == 0)
-                        return 0;
-                if (__builtin_mul_overflow(array->shape[i] - 1, array->strides[i], &reach) ||
-                    __builtin_add_overflow(reach < 0 ? low : high, reach,
-                                           reach < 0 ? &low : &high)) {
-                        ndpy_raise_text(NDBUS_ESHAPE, "__array_interface__: the shape is too big");
-                        return -1;
-                }
-        }
+        start = (const uint8_t *)view->array.data - (const uint8_t *)view->buffer.buf;
         if (start + low < 0 || high > view->buffer.len - start) {
                 ndpy_raise_text(NDBUS_ESHAPE,
                                 "__array_interface__: the array reaches beyond its data of %zd "

@@ -224,7 +224,7 @@ class Arrays(DaemonTest):
             said = Given(__array_interface__={"version": 3, "shape": shape, "typestr": typestr,
                                               "strides": strides, "data": (4096, False)})
             for take in (lambda: bus.publish("x", said), lambda: ndbus.dumps(said),
-                         lambda: ndbus.dumps([b"", said])):
+                         lambda: ndbus.dumps([b"", said]), lambda: ndbus.Array(said)):
                 with self.subTest((typestr, shape, strides)), self.assertRaises(ndbus.ShapeError):
                     take()
 

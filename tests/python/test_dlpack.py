@@ -121,6 +121,23 @@ class Import(DaemonTest):
             with self.assertRaises(TimeoutError):
                 sub.receive(0)
 
+    def test_impossible_shapes(self):
+        """T17 again."""
+        for shape, strides in [((1 << 33, 1 << 33), None), ((-1,), None), ((1,) * 65, None),
+                               ((4,), (1 << 62,))]:
+            producer = Producer(bytes(24), shape, strides, code=1, bits=8)
+            with self.subTest(shape=shape), self.assertRaises(ndbus.ShapeError):
+                ndbus.Array(producer)
+            self.assertEqual(producer.n_deleted, 1)
+
+    def test_empty(self):
+        """Dimensions whose product is no number, beside one that is 0."""
+        for shape in [(0, 1 << 62, 1 << 62), (1 << 62, 0, 1 << 62), (1 << 62, 1 << 62, 0)]:
+            array = ndbus.Array(Producer(b"", shape, code=1, bits=8))
+            self.assertEqual((array.size, array.nbytes, array.shape), (0, 0, shape))
+            capsule = array.__dlpack__(max_version=(1, 0))
+            self.assertEqual(tuple(look(capsule).tensor.shape[:3]), shape)
+
     def test_keeps(self):
         producer = Producer(bytes(range(24)), (24,), code=1, bits=8, flags=READ_ONLY)
         array = ndbus.Array(producer)

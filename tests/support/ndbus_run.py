@@ -5,6 +5,7 @@ NDBUS and NDBUSD name the programs (meson sets them). Waiting is for events: REA
 "subscribed to" of `ndbus sub`, the end of a process; each with a deadline that only a hang reaches.
 """
 
+import ctypes
 import os
 import select
 import shutil
@@ -19,6 +20,9 @@ NDBUSD = os.environ["NDBUSD"]
 DEADLINE = 120
 
 SKIP = 77
+
+PRCTL = ctypes.CDLL(None).prctl  # found now: after a fork little may be done
+PR_SET_PDEATHSIG = 1
 
 
 def skip(why):
@@ -46,13 +50,19 @@ def run_tests(names):
             print("ok", name, flush=True)
 
 
+def environment(more=None):
+    """For the programs: this process's own, but a sanitizer that was loaded into Python they have in
+    themselves already."""
+    return {**{k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}, **(more or {})}
+
+
 def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE):
     """Run the command; check: the exit status it must have."""
-    environment = dict(os.environ, **(env or {}))
+    env = environment(env)
     if url:
-        environment["NDBUS_URL"] = url
+        env["NDBUS_URL"] = url
     done = subprocess.run([NDBUS, *map(str, arguments)], input=input, capture_output=True,
-                          env=environment, timeout=timeout)
+                          env=env, timeout=timeout)
     done.out = done.stdout.decode("utf-8", "replace")
     done.err = done.stderr.decode("utf-8", "replace")
     if check is not None:
@@ -60,6 +70,11 @@ def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE
             f"ndbus {' '.join(map(str, arguments))}: status {done.returncode}, not {check}\n"
             f"{done.out}{done.err}")
     return done
+
+
+def end_with_parent():
+    """A test that crashes takes the daemon with it: who runs the test waits until its output is closed."""
+    PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Daemon:
@@ -89,7 +104,7 @@ class Daemon:
         tcp = self.tcp or "tcp://127.0.0.1:0"
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", self.shell, "sh", NDBUSD, "--listen", self.unix, "--listen", tcp, *self.options],
-            env=dict(os.environ, NOTIFY_SOCKET=path), stderr=subprocess.PIPE)
+            env=environment({"NOTIFY_SOCKET": path}), stderr=subprocess.PIPE, preexec_fn=end_with_parent)
         notify.settimeout(DEADLINE)
         try:
             text = notify.recv(65536).decode()
@@ -127,7 +142,7 @@ class Sub:
     def __init__(self, url, *arguments, env=None, command="sub"):
         self.process = subprocess.Popen(
             [NDBUS, command, "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=dict(os.environ, **(env or {})))
+            stderr=subprocess.PIPE, env=environment(env))
         self.said = ""
         self.printed = b""  # and not asked for yet
         self.wait_said("subscribed to")
