@@ -63,6 +63,22 @@ bool nd_proc_memory(pid_t pid, struct nd_proc_memory *ret_memory)
         return true;
 }
 
+bool nd_proc_pss(pid_t pid, uint64_t *ret_bytes)
+{
+        FILE *f = proc_open(pid, "smaps_rollup", "re");
+        bool is_found = false;
+        char line[256];
+        uint64_t kib;
+
+        while (f && !is_found && fgets(line, sizeof(line), f))
+                is_found = sscanf(line, "Pss: %" SCNu64 " kB", &kib) == 1;
+        if (f)
+                fclose(f);
+        if (is_found)
+                *ret_bytes = kib * 1024;
+        return is_found;
+}
+
 bool nd_proc_reset_peak(pid_t pid)
 {
         FILE *f = proc_open(pid, "clear_refs", "we");

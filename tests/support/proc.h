@@ -22,6 +22,9 @@ struct nd_proc_memory {
 bool nd_proc_memory(pid_t pid, struct nd_proc_memory *ret_memory);
 bool nd_proc_reset_peak(pid_t pid);
 
+/** Pss: pages that several processes map count in each by its share. */
+bool nd_proc_pss(pid_t pid, uint64_t *ret_bytes);
+
 /** Its main thread waits for something, as in a daemon that has done all there is to do. */
 bool nd_proc_is_asleep(pid_t pid);
 
