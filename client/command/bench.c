@@ -23,18 +23,21 @@
 #include "client/command/file.h"
 #include "client/command/report.h"
 
-#define BENCH_OPTIONS(XX, S)                                                                       \
-        XX(S, size, "size", SIZE, 1048576, 16, INT64_C(1) << 40, "SIZE",                           \
-           "Bytes of a message. Default 1M.")                                                      \
-        XX(S, count, "count", COUNT, 1000, 1, 1000000000, "N", "Messages. Default 1000.")          \
-        XX(S, seconds_ms, "seconds", TIME, 0, 0, INT32_MAX, "S",                                   \
-           "Publish for S seconds instead of a number of messages.")                               \
-        XX(S, subscribers, "subscribers", COUNT, 1, 1, 1000, "N",                                  \
-           "Processes that receive. Default 1.")                                                   \
-        XX(S, rate, "rate", RATE, 0, 0, 1000000000, "HZ",                                          \
-           "Messages a second. Default: as fast as they go.")                                      \
-        XX(S, timeout_ms, "timeout", TIME, 30000, 0, INT32_MAX, "S",                               \
-           "Seconds without progress after which it fails. Default 30.")                           \
+#define BENCH_OPTIONS(XX, S)                                                                         \
+        XX(S, size, "size", SIZE, 1048576, 16, INT64_C(1) << 40, "SIZE",                             \
+           "Bytes of a message. Default 1M.")                                                        \
+        XX(S, count, "count", COUNT, 1000, 1, 1000000000, "N", "Messages. Default 1000.")            \
+        XX(S, seconds_ms, "seconds", TIME, 0, 0, INT32_MAX, "S",                                     \
+           "Publish for S seconds instead of a number of messages.")                                 \
+        XX(S, subscribers, "subscribers", COUNT, 1, 1, 1000, "N",                                    \
+           "Processes that receive. Default 1.")                                                     \
+        XX(S, rate, "rate", RATE, 0, 0, 1000000000, "HZ",                                            \
+           "Messages a second. Default: as fast as they go.")                                        \
+        XX(S, loan, "loan", FLAG, 0, 0, 0, "",                                                       \
+           "Loan memory for each message, as if it were made in place, rather than have it copied.") \
+        XX(S, no_shm, "no-shm", FLAG, 0, 0, 0, "", "Share no memory: all bytes go by the socket.")   \
+        XX(S, timeout_ms, "timeout", TIME, 30000, 0, INT32_MAX, "S",                                 \
+           "Seconds without progress after which it fails. Default 30.")                             \
         ND_COMMAND_URL_OPTION(XX, S)
 
 ND_OPTION_DEFINE(bench, BENCH_OPTIONS);
@@ -126,11 +129,19 @@ static bool bench_take(struct bench_result *result, const struct ndbus_message *
         return true;
 }
 
+static struct ndbus *bench_open(const struct nd_bench_options *options)
+{
+        struct ndbus_options settings = NDBUS_OPTIONS_INIT;
+
+        settings.no_shm = options->no_shm;
+        return nd_command_open_with(options->url, &settings);
+}
+
 static int bench_receive(const struct nd_bench_options *options, const char *topic, int fd)
 {
         struct ndbus_subscribe_options subscribe = NDBUS_SUBSCRIBE_OPTIONS_INIT;
         struct bench_result *result = calloc(1, sizeof(*result));
-        struct ndbus *bus = nd_command_open(options->url);
+        struct ndbus *bus = bench_open(options);
         bool more = true;
         int r;
 
@@ -205,13 +216,37 @@ static void bench_pace(const struct nd_bench_options *options, uint64_t start_ns
         clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
 }
 
+/* Of a loan only the stamp is written: the rest is what an application would have made there. */
+static int bench_send(const struct nd_bench_options *options,
+                      const char *topic,
+                      struct ndbus *bus,
+                      struct ndbus_array *array,
+                      const uint64_t stamp[2])
+{
+        struct ndbus_publish_options publish = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct ndbus_array place = *array;
+        struct ndbus_loan *loan = NULL;
+        int r = 0;
+
+        publish.timeout_ms = nd_command_timeout(options->timeout_ms);
+        if (options->loan)
+                r = ndbus_loan(bus, &place, 1, &loan);
+        if (r)
+                return r;
+        memcpy((void *)(uintptr_t)place.data, stamp, 2 * sizeof(*stamp));
+        r = loan ? ndbus_publish_loan(bus, topic, loan, &publish)
+                 : ndbus_publish(bus, topic, array, 1, &publish);
+        if (r)
+                ndbus_loan_cancel(loan);
+        return r;
+}
+
 static int bench_publish(const struct nd_bench_options *options,
                          const char *topic,
                          struct ndbus *bus,
                          void *memory,
                          struct nd_progress *progress)
 {
-        struct ndbus_publish_options publish = NDBUS_PUBLISH_OPTIONS_INIT;
         int64_t shape[1] = {(int64_t)options->size};
         struct ndbus_array array = {
                 .data = memory, .dtype = "uint8", .bits = 8, .ndim = 1, .shape = shape};
@@ -219,7 +254,6 @@ static int bench_publish(const struct nd_bench_options *options,
         uint64_t for_ns = (uint64_t)options->seconds_ms * 1000000;
         int r = 0;
 
-        publish.timeout_ms = nd_command_timeout(options->timeout_ms);
         for (uint64_t i = 0; !r && !nd_signals_interrupted(NULL); ++i) {
                 if (for_ns ? nd_now_ns() - start >= for_ns : i >= options->count)
                         break;
@@ -227,20 +261,30 @@ static int bench_publish(const struct nd_bench_options *options,
                         bench_pace(options, start, i);
                 stamp[0] = nd_now_ns();
                 stamp[1] = i + 1;
-                memcpy(memory, stamp, sizeof(stamp));
-                r = ndbus_publish(bus, topic, &array, 1, &publish);
+                r = bench_send(options, topic, bus, &array, stamp);
                 nd_progress_show(progress, "%" PRIu64 " messages", i);
         }
         nd_progress_clear(progress);
         if (!r) {
                 stamp[1] = 0;
-                memcpy(memory, stamp, sizeof(stamp));
                 shape[0] = sizeof(stamp);
-                r = ndbus_publish(bus, topic, &array, 1, &publish);
+                r = bench_send(options, topic, bus, &array, stamp);
         }
         if (!r)
                 r = ndbus_flush(bus, nd_command_timeout(options->timeout_ms));
         return r ? nd_report_bus("publisher", r) : ND_EXIT_OK;
+}
+
+/* How the bytes went. */
+static void bench_write_way(const struct ndbus *bus)
+{
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+
+        if (ndbus_shm_stats(bus, &stats) == 0 && stats.published + stats.fallback > 0)
+                printf("%" PRIu64 " in shared memory, for %" PRIu64 " there was none\n",
+                       stats.published, stats.fallback);
+        else
+                puts("all by the socket");
 }
 
 static void
@@ -302,13 +346,15 @@ static int bench_on_bus(const struct nd_bench_options *options,
         if (!memory)
                 return nd_report("--size: no memory for %" PRIu64 " bytes", options->size);
         memset(memory, 1, options->size); /* pages of its own, not the one of zeros */
-        bus = nd_command_open(options->url);
+        bus = bench_open(options);
         if (!bus)
                 return ND_EXIT_FAILED;
         nd_progress_start(&progress);
         status = bench_publish(options, topic, bus, memory, &progress);
         if (status == ND_EXIT_OK)
                 status = bench_collect(children, n_children);
+        if (status == ND_EXIT_OK)
+                bench_write_way(bus);
         ndbus_close(bus, 0, NULL);
         return status;
 }

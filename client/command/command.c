@@ -16,6 +16,12 @@
 struct ndbus *nd_command_open(const char *url)
 {
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
+
+        return nd_command_open_with(url, &options);
+}
+
+struct ndbus *nd_command_open_with(const char *url, struct ndbus_options *options)
+{
         const char *environment = getenv("NDBUS_URL");
         struct nd_fault fault;
         struct nd_url parsed;
@@ -27,9 +33,9 @@ struct ndbus *nd_command_open(const char *url)
                 nd_report_fault("", &fault);
                 return NULL;
         }
-        options.client = "ndbus";
-        options.interrupted = nd_signals_interrupted;
-        r = ndbus_open(&bus, url, &options);
+        options->client = "ndbus";
+        options->interrupted = nd_signals_interrupted;
+        r = ndbus_open(&bus, url, options);
         if (r) {
                 nd_report_bus("", r);
                 return NULL;

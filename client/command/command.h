@@ -31,6 +31,9 @@ extern const struct nd_command nd_command_bench;
  */
 struct ndbus *nd_command_open(const char *url);
 
+/** The same, with what else the options say. */
+struct ndbus *nd_command_open_with(const char *url, struct ndbus_options *options);
+
 /* Dtypes and shapes of a message as two words, several divided by ';'; "-" without arrays. */
 void nd_command_write_arrays(FILE *out, const struct ndbus_array *arrays, size_t n_arrays);
 

@@ -574,6 +574,15 @@ def test_operator(folder):
                           ["--size", "1K", "--seconds", "0.1", "--rate", "200"]]:
             done = run("bench", *arguments, url=daemon.unix, check=0)
             assert "MB/s" in done.out and "delay p50" in done.out and "lost" not in done.out, done.out
+        for arguments, url, way in [
+                (["--size", "1M"], daemon.unix, "10 in shared memory, for 0 there was none"),
+                (["--size", "1K", "--loan"], daemon.unix, "11 in shared memory, for 0 there was none"),
+                (["--size", "1M", "--loan", "--no-shm"], daemon.unix, "all by the socket"),
+                (["--size", "1M", "--loan"], daemon.tcp, "all by the socket"),
+                (["--size", "1M", "--no-shm"], daemon.unix, "all by the socket")]:
+            done = run("bench", "--count", 10, *arguments, url=url, check=0)
+            assert done.out.startswith("10 messages"), done.out
+            assert done.out.endswith(f"\n{way}\n"), (arguments, done.out)
 
 
 def test_block(folder):
