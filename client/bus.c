@@ -23,6 +23,11 @@ ND_PUBLIC unsigned int ndbus_version(void)
         return ND_LIBRARY_VERSION;
 }
 
+static int fail_asking(void)
+{
+        return nd_detail_say(NDBUS_EINVAL, "bus: is in a call, which asks whether to go on");
+}
+
 int nd_bus_enter(struct ndbus *bus)
 {
         if (!bus)
@@ -30,6 +35,8 @@ int nd_bus_enter(struct ndbus *bus)
         if (bus->guard.is_child)
                 return nd_detail_say(NDBUS_EFORKED,
                                      "the bus belongs to the process that opened it: open another");
+        if (bus->is_asking)
+                return fail_asking();
         if (bus->n_calls++ == 0)
                 nd_hold_enter(bus);
         return 0;
@@ -307,6 +314,8 @@ ND_PUBLIC int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfi
                 *ret_unconfirmed = 0;
         if (!bus)
                 return nd_detail_say(NDBUS_EINVAL, "bus: is NULL");
+        if (bus->is_asking)
+                return fail_asking();
         if (!bus->guard.is_child) {
                 nd_hold_enter(bus);
                 r = flush_and_report(bus, timeout_ms);

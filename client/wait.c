@@ -113,6 +113,19 @@ static int wait_ms(uint64_t now, uint64_t until)
         return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
+/* Meanwhile the bus is closed to the application: it is in the middle of a call. */
+static bool is_interrupted(struct ndbus *bus)
+{
+        bool is_so;
+
+        if (!bus->options.interrupted)
+                return false;
+        bus->is_asking = true;
+        is_so = bus->options.interrupted(bus->options.userdata);
+        bus->is_asking = false;
+        return is_so;
+}
+
 /* A signal that comes just before poll() does not end it: who can be interrupted is asked again after
  * this long. */
 #define WAIT_ASK_NS (500 * ND_NS_PER_MS)
@@ -151,7 +164,7 @@ int nd_bus_turn(struct ndbus *bus, uint64_t deadline_ns, bool want_send)
                 nd_finisher_set_waiting(bus->finisher, false);
                 nd_grant_collect(bus);
         }
-        if (r <= 0 && bus->options.interrupted && bus->options.interrupted(bus->options.userdata))
+        if (r <= 0 && is_interrupted(bus))
                 return nd_detail_say(NDBUS_EINTERRUPTED, "interrupted");
         if (r > 0 && p[0].revents & (POLLIN | POLLHUP | POLLERR) &&
             bus->connection.state >= ND_STATE_WELCOME)

@@ -662,6 +662,48 @@ Test(client_receive, a_wait_asks_whether_to_go_on_when_interrupted)
         fake_peer_end(peer);
 }
 
+struct meddler {
+        struct ndbus *bus;
+        int n_asked;
+        int results[4];
+};
+
+static int meddle(void *userdata)
+{
+        struct meddler *meddler = userdata;
+        struct ndbus_message *m;
+
+        if (!meddler->bus)
+                return 0;
+        ++meddler->n_asked;
+        meddler->results[0] = ndbus_receive(meddler->bus, &m, 0);
+        meddler->results[1] = ndbus_publish(meddler->bus, "t", NULL, 0, NULL);
+        meddler->results[2] = ndbus_flush(meddler->bus, 1000);
+        meddler->results[3] = ndbus_close(meddler->bus, 1000, NULL);
+        return 1;
+}
+
+Test(client_receive, whoever_is_asked_cannot_use_the_bus)
+{
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        struct fake_peer *peer = fake_peer_start(fake_peer_serve_script, NULL);
+        struct meddler meddler = {0};
+        struct ndbus_message *m;
+        struct ndbus *bus;
+
+        options.interrupted = meddle;
+        options.userdata = &meddler;
+        cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
+        meddler.bus = bus;
+        cr_assert_eq(ndbus_receive(bus, &m, 10000), NDBUS_EINTERRUPTED);
+        cr_expect_eq(meddler.n_asked, 1);
+        for (size_t i = 0; i < nd_array_size(meddler.results); ++i)
+                cr_expect_eq(meddler.results[i], NDBUS_EINVAL, "%zu", i);
+        meddler.bus = NULL;
+        cr_expect_eq(ndbus_close(bus, 5000, NULL), 0, "%s", ndbus_detail());
+        fake_peer_end(peer);
+}
+
 static bool is_readable(int fd, int timeout_ms)
 {
         struct pollfd p = {.fd = fd, .events = POLLIN};

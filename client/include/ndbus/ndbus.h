@@ -87,7 +87,8 @@ struct ndbus_options {
         uint64_t offline_bytes;    /**< of which at most so many bytes; default 64 MiB */
         int (*interrupted)(void *userdata); /**< asked when a wait gets EINTR, and every
                                                  half second of it: nonzero ends it with
-                                                 NDBUS_EINTERRUPTED; NULL: waits go on */
+                                                 NDBUS_EINTERRUPTED; NULL: waits go on.
+                                                 Calls of the bus from here fail, NDBUS_EINVAL */
         void *userdata;                     /**< for interrupted */
         uint64_t shm_max;                   /**< bytes of shared memory to publish in; default 0: as
                                                  many as the daemon allows */
@@ -132,7 +133,8 @@ int ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_optio
  * @ret_unconfirmed:  written always: messages published that the daemon has not confirmed to have
  *                    routed; or NULL
  *
- * The bus and its subscriptions are gone whatever is returned. Messages stay valid.
+ * The bus and its subscriptions are gone whatever is returned, unless that is NDBUS_EINVAL: it is NULL, or
+ * this is called by options.interrupted. Messages stay valid.
  *
  * Return: 0 if everything was routed; else as ndbus_flush(). In a forked child 0.
  */
