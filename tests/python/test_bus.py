@@ -5,8 +5,11 @@ import gc
 import math
 import os
 import signal
+import sys
 import tempfile
 import threading
+import time
+import traceback
 import unittest
 import warnings
 
@@ -259,7 +262,11 @@ class Basics(DaemonTest):
                 wait()
             timer.join()
 
-        for wait in [lambda: sub.receive(), lambda: bus.receive(),
+        def lend(loan):
+            with loan:
+                pass
+
+        for wait in [lambda: sub.receive(), lambda: bus.receive(), lambda: next(bus),
                      lambda: bus.wait_subscribers("nobody"), lambda: next(sub),
                      lambda: bus.request("s", b"x", timeout=None)]:
             interrupt(wait)
@@ -274,12 +281,16 @@ class Basics(DaemonTest):
             while True:
                 bus.publish("full", bytes(1 << 16), timeout=0)
         interrupt(lambda: bus.publish("full", b"x", timeout=None))
+        interrupt(lambda: bus.publish_object("full", "x", timeout=None))
+        interrupt(lambda: lend(bus.loan("full", 1 << 16, timeout=None)))
         other.close()
         os.kill(self.daemon.process.pid, signal.SIGSTOP)
         try:
             interrupt(lambda: bus.flush(None))
             interrupt(lambda: bus.ping(None))
             interrupt(lambda: bus.stats(None))
+            interrupt(lambda: bus.subscribe("new", timeout=None))
+            interrupt(lambda: bus.subscribers("new", None))
             interrupt(lambda: bus.close(None))
             interrupt(lambda: ndbus.connect(self.daemon.unix, connect_timeout=DEADLINE))
         finally:
@@ -308,24 +319,92 @@ class Basics(DaemonTest):
         thread.start()
         thread.join()
 
-    def test_fork(self):
+    def test_gil(self):
+        """Waits and copies let other threads run."""
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(3600)  # nobody is made to give the GIL up
+        self.addCleanup(sys.setswitchinterval, interval)
         bus = self.connect()
-        sub = bus.subscribe("f")
-        bus.publish("f", b"abc")
-        message = sub.receive(DEADLINE)
+        large = bytes(1 << 20)
+        packed, array = ndbus.dumps(large), ndbus.Array(large)
+
+        def receive():
+            with self.assertRaises(TimeoutError):
+                bus.receive(0.001)
+
+        for name, call, gives_up in [
+            ("nothing", lambda: large.count(b"x"), False),
+            ("receive", receive, True),
+            ("publish", lambda: bus.publish("g", large), True),
+            ("dumps", lambda: ndbus.dumps(large), True),
+            ("own", lambda: ndbus.unpack(packed).own(), True),
+            ("dlpack", lambda: array.__dlpack__(copy=True), True),
+            ("connect", lambda: ndbus.connect(self.daemon.unix).close(), True),
+        ]:
+            with self.subTest(name):
+                gate, ran = threading.Lock(), []
+                gate.acquire()
+                thread = threading.Thread(target=lambda: (gate.acquire(), ran.append(True)))
+                thread.start()
+                gate.release()  # now it wants the GIL and nothing else
+                end = time.monotonic() + DEADLINE
+                if gives_up:
+                    while not ran and time.monotonic() < end:
+                        call()
+                else:
+                    for _ in range(100):
+                        call()
+                self.assertEqual(bool(ran), gives_up)
+                thread.join()
+
+    def in_child(self, do):
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                bus.publish("f", b"x")
-            except ndbus.ForkedError as error:
-                if isinstance(error, RuntimeError) and bytes(message.frames[0]) == b"abc":
-                    status = 0
+                do()
+                status = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
-        bus.publish("f", b"y")
-        self.assertEqual(bytes(sub.receive(DEADLINE).frames[0]), b"y")
+
+    def test_fork(self):
+        """A child has what was received, and nothing else of the bus; what it does is nothing to its parent."""
+        bus = self.connect()
+        sub = bus.subscribe("f")
+        large = bytes(range(256)) * 256
+        bus.publish("f", b"abc")
+        bus.publish("f", large)
+        kept = [sub.receive(DEADLINE) for _ in range(2)]
+        loan = bus.loan("f", 1 << 16, "int8")
+        before = bus.shm_stats
+        self.assertEqual((before.published, before.held), (1, 1))
+
+        def child():
+            for call in [lambda: bus.publish("f", b"x"), lambda: bus.receive(0), lambda: sub.receive(0),
+                         lambda: bus.flush(), lambda: bus.ping(), lambda: bus.subscribe("g"),
+                         lambda: bus.loan("f", 3), lambda: loan.__exit__(None, None, None),
+                         lambda: bus.request("f", b"x"), lambda: bus.subscribers("f")]:
+                with self.assertRaises(ndbus.ForkedError) as caught:
+                    call()
+                self.assertIsInstance(caught.exception, RuntimeError)
+            self.assertEqual([bytes(m.frames[0]) for m in kept], [b"abc", large])
+            kept[1].own()
+            self.assertEqual(bytes(kept[1].frames[0]), large)
+            kept.clear()
+            gc.collect()
+            bus.close()
+
+        self.in_child(child)
+        self.assertEqual(bus.shm_stats, before)
+        self.assertEqual([bytes(m.frames[0]) for m in kept], [b"abc", large])
+        with loan:
+            with memoryview(loan) as m:
+                m[0] = 5
+            del m
+        self.assertEqual(bytes(sub.receive(DEADLINE).frames[0])[0], 5)
 
 
 if __name__ == "__main__":
