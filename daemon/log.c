@@ -4,9 +4,10 @@
  * Log
  *
  * No library: stderr is the journal's under systemd and a terminal's or a file's elsewhere, and one
- * write() of one line is all that either needs. The journal alone gets the priority in front; it says
- * which file it reads from. Level and that are the process's only globals: every part logs, and none
- * should have to carry them.
+ * write() of one line is all that either needs. The journal gets the priority in front, and knows the
+ * time; everybody else gets the time in front, and the priority by name. The journal says which file
+ * it reads from. Level and that are the process's only globals: every part logs, and none should have
+ * to carry them.
  */
 
 #include "daemon/log.h"
@@ -15,11 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "protocol/base.h"
 
 static enum nd_log_level log_level = ND_LOG_NOTICE;
-static bool log_has_priority;
+static bool log_is_journal;
 
 static const char *const log_names[] = {
         [ND_LOG_ERROR] = "error", [ND_LOG_WARNING] = "warning", [ND_LOG_NOTICE] = "notice",
@@ -46,7 +48,7 @@ void nd_log_init(void)
         if (!journal || fstat(STDERR_FILENO, &st) < 0)
                 return;
         snprintf(own, sizeof(own), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-        log_has_priority = strcmp(journal, own) == 0;
+        log_is_journal = strcmp(journal, own) == 0;
 }
 
 void nd_log_set_level(enum nd_log_level level)
@@ -59,15 +61,30 @@ bool nd_log_wants(enum nd_log_level level)
         return level <= log_level;
 }
 
+/* "<5>ndbusd: " or "2026-01-31T23:59:59.999Z ndbusd: notice: ". In UTC: lines stay in order when the
+ * clocks go back, and those of several machines can be merged. */
+static size_t log_begin(char *out, size_t n_out, enum nd_log_level level)
+{
+        struct timespec now = {0};
+        struct tm utc = {0};
+        size_t n = 0;
+
+        if (log_is_journal)
+                return (size_t)snprintf(out, n_out, "<%d>ndbusd: ", (int)level);
+        clock_gettime(CLOCK_REALTIME, &now);
+        if (gmtime_r(&now.tv_sec, &utc))
+                n = strftime(out, n_out, "%Y-%m-%dT%H:%M:%S", &utc);
+        return n + (size_t)snprintf(out + n, n_out - n,
+                                    ".%03ldZ ndbusd: %s: ", now.tv_nsec / 1000000,
+                                    log_names[level]);
+}
+
 __attribute__((format(printf, 3, 0))) static void
 log_write(enum nd_log_level level, uint64_t n_left_out, const char *format, va_list args)
 {
         char line[1024];
-        int n_prefix = log_has_priority
-                               ? snprintf(line, sizeof(line), "<%d>ndbusd: ", (int)level)
-                               : snprintf(line, sizeof(line), "ndbusd: %s: ", log_names[level]);
-        int n = vsnprintf(line + n_prefix, sizeof(line) - (size_t)n_prefix - 1, format, args);
-        size_t n_line = (size_t)n_prefix;
+        size_t n_line = log_begin(line, sizeof(line), level);
+        int n = vsnprintf(line + n_line, sizeof(line) - n_line - 1, format, args);
 
         if (n > 0)
                 n_line += nd_min_u64((uint64_t)n, sizeof(line) - n_line - 2);

@@ -2,7 +2,7 @@
 #pragma once
 
 /*
- * Log: one line a record on stderr, with the priority in front, as the journal or as people read it
+ * Log: one line a record on stderr, with time and priority in front as the journal or people read it
  *
  * A function either logs or returns an error, never both. At run time only what an operator can act
  * on is logged above debug; what a client can cause at will goes through a struct nd_log_limit.
