@@ -5,11 +5,15 @@
  *
  * A variable that does not concern this process (another LISTEN_PID, another WATCHDOG_PID) was
  * inherited by accident and is ignored, as the manual pages ask.
+ *
+ * A manager that is busy, or stopped, does not stop the daemon: what its socket has no room for is kept
+ * and sent later.
  */
 
 #include "daemon/notify.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,28 +23,56 @@
 #define NOTIFY_FDS_START 3
 #define NOTIFY_FDS_MAX   1024u
 
-void nd_notify(const char *state)
+/* Return: false if there is no room in the manager's socket; all else is as good as sent */
+static bool notify_send(const char *state)
 {
         const char *path = getenv("NOTIFY_SOCKET");
         struct sockaddr_un address = {.sun_family = AF_UNIX};
+        bool is_sent = true;
         size_t n_path;
         int fd;
 
         if (!path || (path[0] != '/' && path[0] != '@'))
-                return;
+                return true;
         n_path = strlen(path);
         if (n_path < 2 || n_path >= sizeof(address.sun_path))
-                return;
+                return true;
         memcpy(address.sun_path, path, n_path);
         if (path[0] == '@')
                 address.sun_path[0] = '\0';
 
-        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
-                return;
-        (void)sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-                     (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n_path));
+                return true;
+        if (sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
+                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n_path)) < 0)
+                is_sent = errno != EAGAIN && errno != ENOBUFS;
         close(fd);
+        return is_sent;
+}
+
+void nd_notify(struct nd_notifier *notifier, const char *state)
+{
+        size_t n = strlen(notifier->unsent);
+
+        /* of several states in one message the last one counts */
+        if (n > 0 && n + 1 + strlen(state) < sizeof(notifier->unsent))
+                notifier->unsent[n++] = '\n';
+        else
+                n = 0;
+        snprintf(notifier->unsent + n, sizeof(notifier->unsent) - n, "%s", state);
+        nd_notify_again(notifier);
+}
+
+void nd_notify_again(struct nd_notifier *notifier)
+{
+        if (notifier->unsent[0] && notify_send(notifier->unsent))
+                notifier->unsent[0] = '\0';
+}
+
+void nd_notify_alive(void)
+{
+        (void)notify_send("WATCHDOG=1");
 }
 
 /* A decimal number without sign or space; false if @text is anything else. */

@@ -10,9 +10,21 @@
 
 #include "protocol/base.h"
 
-/* Sends @state ("READY=1\nSTATUS=..."). Does nothing without a service manager. Never fails: there
- * is nobody to tell. */
-void nd_notify(const char *state);
+#define ND_NOTIFY_BYTES 8192u
+
+struct nd_notifier {
+        char unsent[ND_NOTIFY_BYTES]; /* lines that the manager's socket had no room for */
+};
+
+/* Sends @state ("READY=1\nSTATUS=..."), of less than ND_NOTIFY_BYTES / 2. Does nothing without a
+ * service manager. Never waits, and never fails: there is nobody to tell. */
+void nd_notify(struct nd_notifier *notifier, const char *state);
+
+/* Sends what could not be sent before. */
+void nd_notify_again(struct nd_notifier *notifier);
+
+/* WATCHDOG=1, which is worth nothing later. */
+void nd_notify_alive(void);
 
 /* Microseconds between two WATCHDOG=1 that the manager expects of this process; 0: none. */
 uint64_t nd_notify_watchdog_us(void);

@@ -22,7 +22,6 @@
 #include <unistd.h>
 #include "daemon/admission.h"
 #include "daemon/credit.h"
-#include "daemon/notify.h"
 #include "daemon/request.h"
 #include "protocol/topic.h"
 
@@ -335,13 +334,14 @@ static void server_on_tick(uv_timer_t *timer)
                                    server->now_ns);
         nd_arena_trim(&server->store.arena);
         nd_accounts_sweep(&server->accounts, server->now_ns);
+        nd_notify_again(&server->notifier);
         nd_server_settle(server);
 }
 
 static void server_on_watchdog(uv_timer_t *timer)
 {
         (void)timer;
-        nd_notify("WATCHDOG=1");
+        nd_notify_alive();
 }
 
 /* -------------------------------------------------------------------------------------- stopping */
@@ -353,7 +353,7 @@ static void server_on_drain_deadline(uv_timer_t *timer)
 
 void nd_server_drain(struct nd_server *server)
 {
-        nd_notify("STOPPING=1");
+        nd_notify(&server->notifier, "STOPPING=1");
         server->drain_deadline_ns = server->now_ns + server->options.drain_timeout_ms * 1000000 + 1;
         while (!nd_list_is_empty(&server->listeners))
                 nd_listener_stop(
@@ -414,7 +414,7 @@ static void server_on_hangup(uv_signal_t *signal, int number)
         server->now_ns = uv_hrtime();
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
                  (unsigned long long)(server->now_ns / 1000));
-        nd_notify(text);
+        nd_notify(&server->notifier, text);
         r = nd_options_parse(server->options.argc, server->options.argv, &changed, &fault);
         if (r == 0 && server->options.tokens && !changed.tokens) {
                 nd_options_deinit(&changed);
@@ -428,7 +428,7 @@ static void server_on_hangup(uv_signal_t *signal, int number)
                 nd_log(ND_LOG_ERROR, "not reloaded, the old settings stay in force: %s: %s",
                        fault.field, fault.text);
         }
-        nd_notify("READY=1");
+        nd_notify(&server->notifier, "READY=1");
         nd_server_settle(server);
 }
 
@@ -565,7 +565,7 @@ static void server_say_ready(struct nd_server *server)
                 snprintf(status + n, sizeof(status) - n, "%s %s",
                          listener->purpose == ND_LISTENER_METRICS ? ", metrics on" : "", url);
         }
-        nd_notify(status);
+        nd_notify(&server->notifier, status);
         if (watchdog_us > 0)
                 (void)uv_timer_start(&server->watchdog, server_on_watchdog, 0,
                                      watchdog_us / 2000 > 0 ? watchdog_us / 2000 : 1);

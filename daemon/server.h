@@ -12,6 +12,7 @@
 #include "daemon/log.h"
 #include "daemon/message.h"
 #include "daemon/metrics.h"
+#include "daemon/notify.h"
 #include "daemon/option.h"
 #include "daemon/quota.h"
 #include "daemon/router.h"
@@ -61,6 +62,7 @@ struct nd_server {
         uint64_t now_ns;      /* CLOCK_MONOTONIC when the loop last woke */
         uint64_t started_ns;
         uint64_t drain_deadline_ns; /* 0: not stopping */
+        struct nd_notifier notifier;
         struct nd_log_limit hello_log;
         struct nd_log_limit protocol_log;
         struct nd_log_limit accept_log;

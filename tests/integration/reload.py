@@ -128,6 +128,24 @@ def test_what_the_service_manager_hears(folder):
                 assert notify.recv(4096) == b"READY=1"
 
 
+def test_a_service_manager_that_does_not_listen(folder):
+    config = put(folder, "c", "")
+    with open("/proc/sys/net/unix/max_dgram_qlen", encoding="ascii") as most:
+        n = int(most.read()) + 10  # more than its socket takes
+    with Daemon("--config", config) as daemon:
+        path = os.path.join(daemon.folder, "notify")
+        os.unlink(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.bind(path)
+            notify.settimeout(ndbus_run.DEADLINE)
+            for _ in range(n):
+                reload(daemon)
+            lines = []
+            while lines.count("READY=1") < 2:  # what found no room comes as one message
+                lines = notify.recv(65536).decode().split("\n")
+            assert lines[-1] == "READY=1", lines
+
+
 def test_without_a_file(folder):
     """SIGHUP means what it means to every program: the terminal has gone."""
     with Daemon() as daemon:
