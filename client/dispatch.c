@@ -213,6 +213,7 @@ dispatch_goodbye(struct ndbus *bus, const struct nd_packet *packet, struct nd_fa
         r = nd_goodbye_unpack(packet->header, packet->prelude.header_bytes, &goodbye, fault);
         if (r)
                 return r;
+        nd_credit_routed(&bus->credit, packet->prelude.place);
         bus->connection.is_stopping = true;
         return 0;
 }

@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/admission.h"
@@ -607,6 +608,14 @@ static size_t connection_receive(struct nd_connection *connection,
         *ret_r = nd_descriptors_add(&connection->descriptors, &server->closer, &message,
                                     connection->features & ND_FEATURE_SHM, fault);
         return (size_t)n;
+}
+
+bool nd_connection_has_input(const struct nd_connection *connection)
+{
+        int n = 0;
+
+        return connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output &&
+               ioctl(connection->fd, FIONREAD, &n) == 0 && n > 0;
 }
 
 /* Nothing that it says matters any more but that it closes. */

@@ -128,6 +128,9 @@ void nd_connection_update_events(struct nd_connection *connection);
 
 struct nd_subscription *nd_connection_subscription(struct nd_connection *connection, uint32_t id);
 
+/* Bytes of it are there that were not read. */
+bool nd_connection_has_input(const struct nd_connection *connection);
+
 /* It reads its answers again: what was held back is taken. */
 void nd_connection_resume(struct nd_connection *connection);
 

@@ -114,6 +114,17 @@ int nd_group_finish(struct nd_subscription *member,
         return 0;
 }
 
+void nd_group_finish_all(struct nd_subscription *member)
+{
+        while (!nd_list_is_empty(&member->unfinished)) {
+                struct nd_entry *entry =
+                        nd_list_entry(member->unfinished.next, struct nd_entry, in_queue);
+
+                nd_queue_take_back(&member->sink->queue, entry);
+                nd_entry_free(entry);
+        }
+}
+
 void nd_group_drop(struct nd_entry *entry)
 {
         struct nd_subscription *member = entry->subscription;

@@ -27,5 +27,8 @@ int nd_group_finish(struct nd_subscription *member,
 /* An entry that was assigned to a member is dropped: there is no memory to send it from. */
 void nd_group_drop(struct nd_entry *entry);
 
+/* What a member was sent whole is its own: it goes to nobody else. */
+void nd_group_finish_all(struct nd_subscription *member);
+
 /* A member leaves: what it had not finished goes to others, marked if it had begun. */
 void nd_group_leave(struct nd_subscription *member);

@@ -151,7 +151,10 @@ static int request_auth(struct nd_connection *connection,
 
 void nd_request_say_goodbye(struct nd_connection *connection, int code, const char *text)
 {
-        struct nd_prelude prelude = {.kind = ND_KIND_GOODBYE};
+        struct nd_prelude prelude = {
+                .kind = ND_KIND_GOODBYE,
+                .place = nd_publisher_routed(&connection->publisher),
+        };
         const struct nd_goodbye goodbye = {.code = (uint32_t)-code, .text = {text, strlen(text)}};
         struct nd_control_bytes header;
 

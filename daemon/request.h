@@ -21,5 +21,5 @@ void nd_request_unwatch_all(struct nd_connection *connection);
 /* Output that is made when there is room for it: news of watched topics. */
 void nd_request_write_news(struct nd_connection *connection);
 
-/* The daemon stops: GOODBYE, unasked. */
+/* The daemon stops, or has nothing more to say: GOODBYE, unasked. */
 void nd_request_say_goodbye(struct nd_connection *connection, int code, const char *text);

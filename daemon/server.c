@@ -250,7 +250,7 @@ static bool connection_is_drained(struct nd_connection *connection)
         struct nd_subscription *subscription;
 
         if (nd_outbox_has_output(&connection->outbox) ||
-            nd_publisher_is_busy(&connection->publisher))
+            nd_publisher_is_busy(&connection->publisher) || nd_connection_has_input(connection))
                 return false;
         RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
                 if (subscription->sink->queue.n_messages > 0 || subscription->stream ||
@@ -432,23 +432,30 @@ static void server_on_hangup(uv_signal_t *signal, int number)
         nd_server_settle(server);
 }
 
-static uint64_t server_count_lost(struct nd_server *server)
+/* Nothing is waited for any more. What will not be delivered is told to whom it was for, and how
+ * far the daemon came to whom it was from, as far as their sockets take it. Returns how many messages
+ * are lost. */
+static uint64_t server_give_up(struct nd_server *server)
 {
-        uint64_t n = 0;
+        struct nd_subscription *subscription;
+        struct nd_connection *connection;
+        uint64_t n_lost = 0;
 
         nd_list_for_each (i, &server->connections) {
-                struct nd_connection *connection =
-                        nd_list_entry(i, struct nd_connection, in_server);
-                struct nd_subscription *subscription;
-
-                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
-                        const struct nd_sink *sink = subscription->sink;
-
-                        if (sink->members.next == &subscription->in_sink) /* a group once */
-                                n += sink->queue.n_messages;
-                }
+                connection = nd_list_entry(i, struct nd_connection, in_server);
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                        nd_subscription_stop(subscription);
         }
-        return n;
+        nd_list_for_each (i, &server->connections) {
+                connection = nd_list_entry(i, struct nd_connection, in_server);
+                RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
+                        n_lost += nd_subscription_give_up(subscription);
+                if (connection->state != ND_CONNECTION_OPEN)
+                        continue;
+                nd_request_say_goodbye(connection, NDBUS_ESHUTDOWN, "the daemon has stopped");
+                nd_outbox_write(&connection->outbox);
+        }
+        return n_lost;
 }
 
 /* -------------------------------------------------------------------------------------- the whole */
@@ -585,7 +592,7 @@ int nd_server_run(struct nd_server *server)
         server_say_ready(server);
         uv_run(&server->loop, UV_RUN_DEFAULT);
 
-        n_lost = server_count_lost(server);
+        n_lost = server_give_up(server);
         nd_log(n_lost > 0 ? ND_LOG_WARNING : ND_LOG_NOTICE,
                "stopped messages_in=%llu messages_out=%llu lost=%llu",
                (unsigned long long)server->counters.messages_in,

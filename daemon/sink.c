@@ -56,13 +56,11 @@ void nd_sink_release_credit(struct nd_message *message)
                 nd_credit_settled(message);
 }
 
-uint64_t nd_sink_free(struct nd_sink *sink)
+uint64_t nd_sink_drop(struct nd_sink *sink)
 {
-        struct nd_server *server = sink->server;
-        struct nd_entry *entry;
         uint64_t n_dropped;
+        struct nd_entry *entry;
 
-        nd_assert(nd_list_is_empty(&sink->members));
         while ((entry = nd_queue_peek(&sink->queue))) {
                 struct nd_message *message = nd_message_ref(entry->message);
 
@@ -73,7 +71,17 @@ uint64_t nd_sink_free(struct nd_sink *sink)
         while (!nd_list_is_empty(&sink->arriving))
                 nd_entry_free(nd_list_entry(sink->arriving.next, struct nd_entry, in_queue));
         n_dropped = sink->queue.gap_tail;
+        sink->queue.gap_tail = 0;
+        return n_dropped;
+}
 
+uint64_t nd_sink_free(struct nd_sink *sink)
+{
+        struct nd_server *server = sink->server;
+        uint64_t n_dropped;
+
+        nd_assert(nd_list_is_empty(&sink->members));
+        n_dropped = nd_sink_drop(sink);
         nd_pause_end_sink(sink);
         nd_list_unlink(&sink->in_groups);
         nd_router_remove(&server->router, &sink->target);

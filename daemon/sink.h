@@ -29,8 +29,11 @@ struct nd_sink {
 /* Return: 0; NDBUS_ENO_SPACE, NDBUS_ENOMEM */
 int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct nd_sink **ret);
 
-/* Drops all that waits; its members must have left. Returns how many messages were dropped behind
- * the last one that was sent. */
+/* Drops all that waits. Returns how many messages were dropped behind the last one that was sent,
+ * which the caller tells. */
+uint64_t nd_sink_drop(struct nd_sink *sink);
+
+/* The same; its members must have left. */
 uint64_t nd_sink_free(struct nd_sink *sink);
 
 /* The sink of this group, or NULL. */

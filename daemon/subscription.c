@@ -258,6 +258,26 @@ void nd_subscription_end(struct nd_subscription *subscription,
         nd_outbox_control(outbox, &prelude, &header, NULL, 0);
 }
 
+void nd_subscription_stop(struct nd_subscription *subscription)
+{
+        if (nd_sink_is_group(subscription->sink))
+                nd_group_finish_all(subscription);
+        subscription_leave(subscription);
+}
+
+uint64_t nd_subscription_give_up(struct nd_subscription *subscription)
+{
+        struct nd_prelude gap = {
+                .kind = ND_KIND_GAP,
+                .subscription = subscription->id,
+                .place = nd_sink_drop(subscription->sink),
+        };
+
+        if (gap.place > 0)
+                nd_outbox_control(&subscription->connection->outbox, &gap, NULL, NULL, 0);
+        return gap.place;
+}
+
 void nd_entry_advanced(struct nd_entry *entry)
 {
         if (entry->subscription)

@@ -79,6 +79,13 @@ void nd_subscription_end(struct nd_subscription *subscription,
                          const struct nd_fault *fault,
                          uint64_t sequence);
 
+/* The daemon stops: nothing more is sent. What was begun is RESET and, of a group, goes back to the
+ * queue; what a member of a group was sent whole is its own. */
+void nd_subscription_stop(struct nd_subscription *subscription);
+/* Behind that, for all members of its sink: what waits is dropped and told by GAP, for a group to the
+ * first that is asked. Return: how many messages */
+uint64_t nd_subscription_give_up(struct nd_subscription *subscription);
+
 /* Frees it without a word: the connection is gone. */
 void nd_subscription_free(struct nd_subscription *subscription);
 

@@ -31,10 +31,12 @@ static void expect_exit(struct nd_harness *h, int timeout_ms)
         cr_assert(h->stopping, "no STOPPING=1");
 }
 
-static void expect_goodbye(struct nd_raw *raw)
+static void expect_goodbye(struct nd_raw *raw, uint64_t n_routed)
 {
         const struct nd_raw_packet *packet = nd_raw_expect(raw, ND_KIND_GOODBYE);
         struct nd_goodbye said;
+
+        cr_expect_eq(packet->prelude.place, n_routed);
 
         cr_assert_eq(nd_goodbye_unpack(packet->header, packet->prelude.header_bytes, &said, NULL),
                      0);
@@ -55,7 +57,7 @@ Test(lifecycle, drain)
                 nd_raw_publish(publisher, "d", i % 2 ? MIB : 100);
         nd_raw_flush(publisher);
         nd_harness_signal(h, SIGTERM);
-        expect_goodbye(publisher);
+        expect_goodbye(publisher, 30);
         while (n < 30) {
                 const struct nd_raw_packet *packet = nd_raw_next_other(subscriber);
 
@@ -66,6 +68,7 @@ Test(lifecycle, drain)
                 nd_raw_grant(subscriber, 1, 1, packet->prelude.body_bytes);
         }
         expect_exit(h, 5000);
+        expect_goodbye(publisher, 30);
         nd_raw_expect_closed(publisher);
         nd_raw_expect_closed(greeted); /* it had no WELCOME, so it is told nothing */
         nd_raw_close(publisher);
@@ -74,24 +77,62 @@ Test(lifecycle, drain)
         nd_harness_stop(h);
 }
 
-/* A client that takes nothing holds it up for drain-timeout, no longer. */
+/* A client that takes nothing holds it up for drain-timeout, no longer. What it will not get is told:
+ * to a group as one, and not what a member has. */
 Test(lifecycle, drain_timeout)
 {
         static const char *const args[] = {"--drain-timeout", "500", NULL};
         struct nd_harness *h = nd_harness_start(&(struct nd_harness_options){.args = args});
         struct nd_raw *publisher = nd_raw_open(h, false);
         struct nd_raw *stopped = nd_raw_open(h, true);
+        struct nd_raw *members[2] = {nd_raw_open(h, true), nd_raw_open(h, false)};
+        struct nd_raw_message message;
+        uint64_t n_gap = 0;
         char *log;
 
         nd_raw_subscribe(stopped, 1, &(struct nd_raw_subscribe){.pattern = "d", .window = 1});
+        nd_raw_subscribe(
+                stopped, 2,
+                &(struct nd_raw_subscribe){.pattern = "*", .window = 1, .policy = ND_POLICY_BLOCK});
+        for (size_t i = 0; i < 2; ++i)
+                nd_raw_subscribe(
+                        members[i], 1,
+                        &(struct nd_raw_subscribe){.pattern = "d", .window = 1, .group = "g"});
         for (int i = 0; i < 5; ++i)
                 nd_raw_publish(publisher, "d", 100);
         nd_raw_flush(publisher);
         nd_harness_signal(h, SIGTERM);
         expect_exit(h, 5000);
         log = nd_harness_log(h);
-        cr_expect(strstr(log, "lost=4"), "%s", log);
+        cr_expect(strstr(log, "lost=11"), "%s", log);
         free(log);
+
+        for (size_t i = 0; i < 2; ++i) {
+                message = nd_raw_receive(stopped);
+                nd_raw_message_free(&message);
+        }
+        expect_goodbye(stopped, 0);
+        cr_expect_eq(nd_raw_expect(stopped, ND_KIND_GAP)->prelude.place, 4);
+        cr_expect_eq(nd_raw_expect(stopped, ND_KIND_GAP)->prelude.place, 4);
+        expect_goodbye(stopped, 0);
+        nd_raw_expect_closed(stopped);
+        for (size_t i = 0; i < 2; ++i) {
+                const struct nd_raw_packet *packet;
+
+                nd_raw_expect(members[i], ND_KIND_MESSAGE);
+                expect_goodbye(members[i], 0);
+                packet = nd_raw_next_other(members[i]);
+                cr_assert(packet);
+                if (packet->prelude.kind == ND_KIND_GAP)
+                        n_gap += packet->prelude.place;
+                else
+                        cr_expect_eq(packet->prelude.kind, ND_KIND_GOODBYE);
+                nd_raw_close(members[i]);
+        }
+        cr_expect_eq(n_gap, 3);
+        expect_goodbye(publisher, 5);
+        expect_goodbye(publisher, 5);
+        nd_raw_expect_closed(publisher);
         nd_raw_close(publisher);
         nd_raw_close(stopped);
         nd_harness_stop(h);
@@ -111,7 +152,7 @@ Test(lifecycle, drain_of_a_message_under_way)
         nd_raw_expect(subscriber, ND_KIND_MESSAGE);
         nd_raw_expect(subscriber, ND_KIND_CHUNK);
         nd_harness_signal(h, SIGTERM);
-        expect_goodbye(subscriber);
+        expect_goodbye(subscriber, 0);
         nd_raw_publish_rest(publisher, 3, 1000, 2 * MIB);
         for (uint64_t n = 1000; n < 2 * MIB;)
                 n += nd_raw_expect(subscriber, ND_KIND_CHUNK)->prelude.body_bytes;

@@ -374,7 +374,9 @@ int ndbus_subscription_stats(const struct ndbus_subscription *sub,
  * A connection that is lost is said once, by NDBUS_ENOTCONN (NDBUS_EDEAD if the daemon did not
  * answer pings, NDBUS_ESHUTDOWN if it said that it stops); the next calls connect again,
  * subscribe again, and go on; the first message of each subscription then has
- * ndbus_message_dropped() NDBUS_UNKNOWN.
+ * ndbus_message_dropped() NDBUS_UNKNOWN. What a daemon that was stopped had for a subscription and did
+ * not deliver is in ndbus_subscription_stats(), in `dropped`; unknown is only what others published
+ * until all were connected again, against which ndbus_wait_subscribers() helps.
  *
  * A subscription that the daemon ended is said once, by its reason (NDBUS_EOVERFLOW, NDBUS_ESLOW,
  * NDBUS_EDENIED ...), with the numbers in ndbus_detail().
