@@ -421,10 +421,14 @@ static int option_read_line(int argc,
 }
 
 /* The system's service has a file of its own, which need not be there. */
+static bool option_is_service(void)
+{
+        return getenv("RUNTIME_DIRECTORY");
+}
+
 static const char *option_default_config(void)
 {
-        return getenv("RUNTIME_DIRECTORY") && access(ND_CONFIG_PATH, F_OK) == 0 ? ND_CONFIG_PATH
-                                                                                : NULL;
+        return option_is_service() && access(ND_CONFIG_PATH, F_OK) == 0 ? ND_CONFIG_PATH : NULL;
 }
 
 void nd_options_deinit(struct nd_options *options)
@@ -457,6 +461,7 @@ static int option_read(int argc,
                 r = r ? r : option_read_line(argc, argv, options, line, fault);
                 options->config = config;
         }
+        options->reloads = config || option_is_service();
         return r ? r : option_complete(options, fault);
 }
 

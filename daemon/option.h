@@ -61,6 +61,7 @@ struct nd_options {
         struct nd_limits *limits; /* of identities; NULL: none */
         struct nd_tokens *tokens; /* that clients can prove on TCP; NULL: none */
         const char *config;       /* the file that was read; NULL: none */
+        bool reloads;             /* at SIGHUP: there is a file, or there may be one by then */
         int argc;                 /* what it was made from: read again at a reload */
         char **argv;
 };

@@ -416,6 +416,12 @@ static void server_on_hangup(uv_signal_t *signal, int number)
                  (unsigned long long)(server->now_ns / 1000));
         nd_notify(&server->notifier, text);
         r = nd_options_parse(server->options.argc, server->options.argv, &changed, &fault);
+        if (r == 0 && server->options.config && !changed.config) {
+                /* without it there might be no rules, and everything allowed */
+                nd_options_deinit(&changed);
+                r = nd_fault_set(&fault, NDBUS_EINVAL, server->options.config, "%s",
+                                 strerror(ENOENT));
+        }
         if (r == 0 && server->options.tokens && !changed.tokens) {
                 nd_options_deinit(&changed);
                 r = nd_fault_set(&fault, NDBUS_EINVAL, "token",
@@ -423,7 +429,8 @@ static void server_on_hangup(uv_signal_t *signal, int number)
         }
         if (r == 0) {
                 server_apply(server, &changed);
-                nd_log(ND_LOG_NOTICE, "reloaded config=%s", server->options.config);
+                nd_log(ND_LOG_NOTICE, "reloaded config=%s",
+                       server->options.config ? server->options.config : "none");
         } else {
                 nd_log(ND_LOG_ERROR, "not reloaded, the old settings stay in force: %s: %s",
                        fault.field, fault.text);
@@ -586,7 +593,7 @@ int nd_server_run(struct nd_server *server)
                 return EXIT_FAILURE;
         uv_signal_start(&server->sigterm, server_on_signal, SIGTERM);
         uv_signal_start(&server->sigint, server_on_signal, SIGINT);
-        if (server->options.config) /* without a file it means what it means to every program */
+        if (server->options.reloads) /* else it means what it means to every program */
                 uv_signal_start(&server->sighup, server_on_hangup, SIGHUP);
         uv_timer_start(&server->tick, server_on_tick, SERVER_TICK_MS, SERVER_TICK_MS);
         server_say_ready(server);

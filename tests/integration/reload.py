@@ -154,4 +154,13 @@ def test_without_a_file(folder):
         daemon.start()
 
 
+def test_a_service_without_a_file(folder):
+    """The service manager's reload is no reason to end: the file may come."""
+    with Daemon(shell='exec env RUNTIME_DIRECTORY=/nowhere "$@"') as daemon:
+        sub = Sub(daemon.unix, "t", "--count", 1)
+        reload(daemon)
+        pub(daemon, 10)
+        sub.finish()
+
+
 ndbus_run.run_tests(globals())
