@@ -158,6 +158,50 @@ Test(blocks, are_refused_and_released_when_memory_is_short)
         world_deinit(&w);
 }
 
+static void expect_thief_ends(struct nd_raw *thief)
+{
+        nd_raw_expect_error(thief, NDBUS_EPROTOCOL, true);
+        nd_raw_expect_closed(thief);
+        nd_raw_close(thief);
+}
+
+/* The numbers of segments are each client's own: by those of others nothing is published, and nothing
+ * released, not even by who holds another block of the same segment. */
+Test(blocks, of_others_are_neither_published_nor_released)
+{
+        struct nd_raw *holder, *thief;
+        struct nd_prelude first, second;
+        struct world w;
+        uint64_t places;
+
+        world_init(&w, NULL);
+        holder = subscriber(&w, ND_FEATURE_SHM, false);
+        publish(&w, 0, 1 << 20);
+        first = nd_raw_receive_block(holder);
+        for (uint32_t segment = 1; segment <= first.segment + 1; ++segment) {
+                thief = nd_raw_open_shm(w.h);
+                nd_raw_publish_in(thief, "stolen", segment, 0, 1 << 20, 0);
+                expect_thief_ends(thief);
+                thief = nd_raw_open_shm(w.h);
+                nd_raw_release(thief, segment, 0);
+                expect_thief_ends(thief);
+        }
+        thief = subscriber(&w, ND_FEATURE_SHM, false);
+        publish(&w, 2 << 20, 1 << 20);
+        second = nd_raw_receive_block(thief);
+        nd_raw_receive_block(holder);
+        nd_raw_release(thief, second.segment, first.place);
+        expect_thief_ends(thief);
+
+        nd_raw_flush(w.publisher); /* a RELEASE that has come by now is lost here */
+        nd_raw_release(holder, first.segment, first.place);
+        nd_raw_release(holder, first.segment, second.place);
+        nd_raw_expect_released(w.publisher, 2, &places);
+        cr_expect_eq(places, first.place + second.place);
+        nd_raw_close(holder);
+        world_deinit(&w);
+}
+
 Test(blocks, of_one_client_with_two_subscriptions_are_held_twice)
 {
         struct nd_raw *reader;

@@ -127,6 +127,47 @@ Test(start, does_not_touch_a_file_at_the_path)
         close(fd);
 }
 
+/* Nor anything behind a symbolic link there, or where its lock file would be. */
+Test(start, follows_no_symbolic_links)
+{
+        static const char *const names[] = {"s", "s.lock"};
+        struct nd_harness *alive = nd_harness_start(NULL);
+        const char *const targets[] = {alive->unix_path, "file", "nowhere"};
+        char folder[] = "/tmp/ndbus-link-XXXXXX", url[64], path[64], file[64], text[16] = "";
+        const char *const args[] = {"--listen", url, NULL};
+        int fd;
+
+        cr_assert(mkdtemp(folder));
+        snprintf(url, sizeof(url), "unix:%s/s", folder);
+        snprintf(file, sizeof(file), "%s/file", folder);
+        fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        cr_assert_eq(write(fd, "mine", 4), 4);
+        for (size_t i = 0; i < 6; ++i) {
+                struct nd_harness *h;
+                struct stat st;
+
+                snprintf(path, sizeof(path), "%s/%s", folder, names[i / 3]);
+                unlink(path); /* a lock file stays */
+                cr_assert_eq(symlink(targets[i % 3], path), 0);
+                h = nd_harness_spawn(&(struct nd_harness_options){
+                        .args = args, .no_unix = true, .no_tcp = true});
+                expect_refusal(h, url);
+                nd_harness_free(h);
+                cr_expect_eq(lstat(path, &st), 0);
+                cr_expect(S_ISLNK(st.st_mode), "%s is another", path);
+                cr_assert_eq(unlink(path), 0);
+        }
+        cr_expect_eq(pread(fd, text, sizeof(text), 0), 4);
+        cr_expect_str_eq(text, "mine");
+        close(fd);
+        close(nd_harness_connect_unix(alive));
+        nd_harness_stop(alive);
+        unlink(file);
+        snprintf(path, sizeof(path), "%s/s.lock", folder);
+        unlink(path);
+        cr_expect_eq(rmdir(folder), 0, "something else is in %s", folder);
+}
+
 /* Does any descriptor of the daemon listen on TCP? By inode, in what its network namespace has. */
 static bool listens_on_tcp(pid_t pid)
 {

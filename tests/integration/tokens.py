@@ -178,6 +178,10 @@ def test_what_breaks_the_order(folder):
                 ("no proof", lambda r: (r.begin("lab"), r.send(packet(AUTH, pack({"nonce": own}))))),
                 ("short proof", lambda r: (r.begin("lab"), r.send(packet(AUTH, pack(
                     {"nonce": own, "proof": own[:31]}))))),
+                ("what does not fit", lambda r: (r.begin("lab"), r.send(
+                    struct.pack("<BBHIIIQQQQQII", AUTH, 0, 0, 1 << 20, 0, 0, 0, 0, 0, 1, 0, 0, 0)))),
+                ("meta", lambda r: (r.begin("lab"), r.send(
+                    struct.pack("<BBHIIIQQQQQII", AUTH, 0, 0, 90, 1 << 20, 0, 0, 0, 0, 1, 0, 0, 0)))),
                 ("a text", lambda r: (r.begin("lab"), r.send(packet(AUTH, pack(
                     {"nonce": own, "proof": "x" * 32}))))),
         ]:
