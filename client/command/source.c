@@ -40,15 +40,19 @@
  * it up; or an index at the end. */
 #define SOURCE_HEAD_BYTES (4u << 20)
 
+/* Of a mapped file that was read, in what steps it is let go. */
+#define SOURCE_LET_GO_BYTES ((size_t)16 << 20)
+
 struct nd_source {
         int fd; /* of a pipe -1 once nothing more is to be read */
         bool is_mapped;
         char *bytes; /* [n_bytes] mapping, or buffer of n_allocated bytes */
         size_t n_bytes;
         size_t n_allocated;
-        size_t at;      /* where the next message begins in bytes */
-        size_t n_taken; /* bytes of the message that was handed out last */
-        uint64_t moved; /* bytes of the pipe that are no longer in the buffer */
+        size_t at;       /* where the next message begins in bytes */
+        size_t n_taken;  /* bytes of the message that was handed out last */
+        size_t n_let_go; /* of a mapping: that are behind us */
+        uint64_t moved;  /* bytes of the pipe that are no longer in the buffer */
         uint64_t n_messages;
 
         uint64_t message_max;
@@ -573,6 +577,17 @@ source_next_kind(struct nd_source *source, struct nd_source_message *ret, struct
         return source_next_raw(source, fault);
 }
 
+/* What is behind us stays in the file, and need not look like memory of this process. */
+static void source_let_go(struct nd_source *source)
+{
+        size_t end = source->at - source->at % SOURCE_LET_GO_BYTES;
+
+        if (!source->is_mapped || end <= source->n_let_go)
+                return;
+        (void)madvise(source->bytes + source->n_let_go, end - source->n_let_go, MADV_DONTNEED);
+        source->n_let_go = end;
+}
+
 int nd_source_next(struct nd_source *source,
                    struct nd_source_message *ret_message,
                    struct nd_fault *fault)
@@ -584,6 +599,7 @@ int nd_source_next(struct nd_source *source,
         ndbus_message_free(nd_steal(source->record));
         source->at += source->n_taken;
         source->n_taken = 0;
+        source_let_go(source);
 
         r = source_need(source, 8, fault);
         if (r == NDBUS_EINTERRUPTED && source->at == source->n_bytes)

@@ -382,9 +382,14 @@ def test_memory(folder):
         r.process.returncode = os.waitstatus_to_exitcode(status)
         assert r.process.returncode == 0
         assert os.path.getsize(path) > 256 << 20
+        p = subprocess.Popen([ndbus_run.NDBUS, "replay", path, "--rate", "0", "--block", "--url", daemon.unix])
+        _, status, played = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        assert p.returncode == 0
         # what a window of 64 MiB may hold, twice; sanitizers keep what was freed
         if b"__asan" not in get(ndbus_run.NDBUS):
-            assert usage.ru_maxrss < 160 << 10, f"{usage.ru_maxrss} KiB"
+            for what in [usage, played]:
+                assert what.ru_maxrss < 160 << 10, f"{what.ru_maxrss} KiB"
 
 
 ndbus_run.run_tests(globals())
