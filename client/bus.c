@@ -25,7 +25,8 @@ ND_PUBLIC unsigned int ndbus_version(void)
 
 static int fail_asking(void)
 {
-        return nd_detail_say(NDBUS_EINVAL, "bus: is in a call, which asks whether to go on");
+        return nd_detail_say(NDBUS_EINVAL,
+                             "bus: is in a call, which asks whether to go on, or tells a notice");
 }
 
 int nd_bus_enter(struct ndbus *bus)

@@ -280,7 +280,7 @@ struct ndbus {
         struct nd_holder *holder;     /* of this connection, made with its first segment; or NULL */
         struct nd_supply *supply;
         unsigned int n_calls; /* public calls under way, one within another */
-        bool is_asking;       /* the application, whether to go on */
+        bool is_asking;       /* the application, whether to go on; or telling it a notice */
         bool is_event_set;    /* fd.c */
         uint64_t timer_ns;
         uint64_t epoll_generation;

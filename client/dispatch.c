@@ -41,6 +41,43 @@ static void fault_from_error(const struct nd_error_header *error, struct nd_faul
                 copy_text(fault->text, sizeof(fault->text), error->text);
 }
 
+/* What no call will say. */
+static void notice(struct ndbus *bus,
+                   const struct nd_fault *fault,
+                   const char *packet,
+                   const char *about,
+                   uint64_t number)
+{
+        char text[sizeof(fault->field) + sizeof(fault->text) + 128];
+        int n;
+
+        if (!bus->options.notice)
+                return;
+        n = snprintf(text, sizeof(text), "%s", packet);
+        if (about)
+                n += snprintf(text + n, sizeof(text) - (size_t)n, " about %s %llu", about,
+                              (unsigned long long)number);
+        snprintf(text + n, sizeof(text) - (size_t)n, ": %s%s%s", fault->field,
+                 fault->field[0] ? ": " : "", fault->text);
+        bus->is_asking = true;
+        bus->options.notice(bus->options.userdata, fault->code, text);
+        bus->is_asking = false;
+}
+
+/* An answer to what was given up comes late, and is of no interest; one to what was never asked is. */
+static void answer(struct ndbus *bus, uint8_t kind, const struct nd_packet *packet)
+{
+        struct nd_fault fault = {0};
+
+        if (packet->prelude.sequence > bus->connection.n_requests) {
+                nd_fault_set(&fault, NDBUS_EPROTOCOL, "", "was never asked; %llu requests were",
+                             (unsigned long long)bus->connection.n_requests);
+                notice(bus, &fault, nd_kind_name(packet->prelude.kind), nd_kind_name(kind),
+                       packet->prelude.sequence);
+        }
+        nd_request_answer(bus, kind, packet->prelude.sequence);
+}
+
 /* About a message: the one that is being sent hears it, others are kept for the next flush. */
 static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd_fault *fault)
 {
@@ -73,17 +110,21 @@ dispatch_error(struct ndbus *bus, const struct nd_packet *packet, struct nd_faul
                 nd_connection_lose(bus, &fault);
                 return 0;
         }
-        if (error.of == ND_KIND_PUBLISH) {
+        request = error.of ? nd_request_find(bus, error.of, packet->prelude.sequence) : NULL;
+        if (error.of == ND_KIND_PUBLISH && packet->prelude.sequence > 0 &&
+            packet->prelude.sequence <= bus->credit.n_published) {
                 error_of_publish(bus, packet->prelude.sequence, &fault);
-        } else if (error.of) {
+        } else if (request || error.of == ND_KIND_SEGMENT) {
                 if (error.of == ND_KIND_SEGMENT)
                         nd_supply_hear_refusal(bus, packet->prelude.sequence);
-                request = nd_request_find(bus, error.of, packet->prelude.sequence);
                 if (request) {
                         request->code = fault.code;
                         request->fault = fault;
                         nd_request_answer(bus, error.of, packet->prelude.sequence);
                 }
+        } else if (!error.closes) {
+                notice(bus, &fault, "ERROR", error.of ? nd_kind_name(error.of) : NULL,
+                       packet->prelude.sequence);
         }
         if (error.closes)
                 nd_connection_lose(bus, &fault);
@@ -111,7 +152,7 @@ dispatch_credit(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
 static int dispatch_pong(struct ndbus *bus, const struct nd_packet *packet)
 {
         nd_credit_routed(&bus->credit, packet->prelude.place);
-        nd_request_answer(bus, ND_KIND_PING, packet->prelude.sequence);
+        answer(bus, ND_KIND_PING, packet);
         return 0;
 }
 
@@ -136,7 +177,7 @@ dispatch_subscribed(struct ndbus *bus, const struct nd_packet *packet, struct nd
                 return r;
         if (sub && !sub->request.is_done && sub->request.sequence == packet->prelude.sequence)
                 nd_subscription_confirm(bus, sub);
-        nd_request_answer(bus, ND_KIND_SUBSCRIBE, packet->prelude.sequence);
+        answer(bus, ND_KIND_SUBSCRIBE, packet);
         return 0;
 }
 
@@ -152,7 +193,7 @@ dispatch_unsubscribed(struct ndbus *bus, const struct nd_packet *packet, struct 
         if (r)
                 return r;
         if (packet->prelude.sequence)
-                nd_request_answer(bus, ND_KIND_UNSUBSCRIBE, packet->prelude.sequence);
+                answer(bus, ND_KIND_UNSUBSCRIBE, packet);
         if (!sub || sub->is_ended)
                 return 0;
         fault_from_error(&(struct nd_error_header){.code = ended.code,
@@ -178,7 +219,7 @@ static int dispatch_topic(struct ndbus *bus, const struct nd_packet *packet, str
         if (nd_watch_heard(bus, &header))
                 return nd_fault_set(fault, NDBUS_ENOMEM, "", "out of memory");
         if (packet->prelude.sequence)
-                nd_request_answer(bus, ND_KIND_TOPIC, packet->prelude.sequence);
+                answer(bus, ND_KIND_TOPIC, packet);
         return 0;
 }
 
@@ -189,7 +230,7 @@ static int dispatch_stats(struct ndbus *bus, const struct nd_packet *packet, str
         uint8_t *data;
 
         if (n == 0)
-                nd_request_answer(bus, ND_KIND_STATS, packet->prelude.sequence);
+                answer(bus, ND_KIND_STATS, packet);
         if (n == 0 || !request)
                 return 0;
         if (n > STATS_BYTES_MAX - request->n_data)
@@ -207,6 +248,7 @@ static int dispatch_stats(struct ndbus *bus, const struct nd_packet *packet, str
 static int
 dispatch_goodbye(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
 {
+        struct nd_fault why = {.code = NDBUS_ESHUTDOWN};
         struct nd_goodbye goodbye;
         int r;
 
@@ -214,6 +256,11 @@ dispatch_goodbye(struct ndbus *bus, const struct nd_packet *packet, struct nd_fa
         if (r)
                 return r;
         nd_credit_routed(&bus->credit, packet->prelude.place);
+        if (!bus->connection.is_stopping && !bus->connection.is_closing) {
+                if (goodbye.text.at)
+                        copy_text(why.text, sizeof(why.text), goodbye.text);
+                notice(bus, &why, "GOODBYE", NULL, 0);
+        }
         bus->connection.is_stopping = true;
         return 0;
 }

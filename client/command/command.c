@@ -13,6 +13,13 @@
 #include "client/command/spelling.h"
 #include "protocol/url.h"
 
+/* Who waits for messages would hear nothing of it. */
+static void command_on_notice(void *userdata, int error, const char *text)
+{
+        (void)userdata;
+        nd_report("the daemon says: %s: %s", ndbus_strerror(error), text);
+}
+
 struct ndbus *nd_command_open(const char *url)
 {
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
@@ -35,6 +42,7 @@ struct ndbus *nd_command_open_with(const char *url, struct ndbus_options *option
         }
         options->client = "ndbus";
         options->interrupted = nd_signals_interrupted;
+        options->notice = command_on_notice;
         r = ndbus_open(&bus, url, options);
         if (r) {
                 nd_report_bus("", r);

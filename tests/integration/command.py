@@ -526,6 +526,47 @@ def test_restart(folder):
         assert len(lines) == 1 and lines[0].split("\t")[6] == "unknown", lines
 
 
+def test_what_the_daemon_says_unasked(folder):
+    """An error, an answer and an end that belong to nothing that waits are told all the same."""
+    path = os.path.join(folder, "s")
+    welcome = {"features": [], **{key: 1 << 20 for key in [
+        "source", "grant", "message_max", "header_max", "meta_max", "dims_max", "subscriptions_max", "shm_max"]}}
+
+    def say(peer, kind, header, sequence=1, subscription=0):
+        data = bytearray(packet(kind, header or {}))
+        if header is None:
+            data[4:8] = bytes(4)
+            del data[64:]
+        data[40:48] = struct.pack("<Q", sequence)
+        data[56:60] = struct.pack("<I", subscription)
+        peer.sendall(data)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        sub = subprocess.Popen([ndbus_run.NDBUS, "sub", "t", "--timeout", "0.1", "--url", "unix:" + path],
+                               stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(16, socket.MSG_WAITALL)
+            peer.sendall(b"NDBUS\0\1\0\1\1" + bytes(6))
+            peer.recv(4096)
+            say(peer, 2, welcome)
+            asked = peer.recv(4096)  # SUBSCRIBE
+            number, subscription = struct.unpack("<Q", asked[40:48])[0], struct.unpack("<I", asked[56:60])[0]
+            say(peer, 33, {"depth": 1000, "bytes": 1 << 26}, number, subscription)
+            say(peer, 4, {"code": 45, "text": "not for you", "of": 32}, 99)
+            say(peer, 4, {"code": 45, "text": "this neither", "of": 16}, 7)
+            say(peer, 6, None, 1000)
+            say(peer, 7, {"code": 28, "text": "the daemon is stopping"}, 0)
+            out, err = sub.communicate(timeout=ndbus_run.DEADLINE)
+    for text in ["not permitted: ERROR about SUBSCRIBE 99: not for you",
+                 "not permitted: ERROR about PUBLISH 7: this neither",
+                 "PONG about PING 1000: was never asked",
+                 "GOODBYE: the daemon is stopping"]:
+        assert "ndbus sub: the daemon says: " in err.decode() and text in err.decode(), err.decode()
+    assert sub.returncode == 0 and not out, (sub.returncode, out)
+
+
 def test_view(folder):
     ramp = npy("|u1", (1, 10), bytes([0, 28, 57, 85, 113, 142, 170, 198, 227, 255]))
     a = put(folder, "a.npy", ramp)

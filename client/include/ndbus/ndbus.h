@@ -89,7 +89,7 @@ struct ndbus_options {
                                                  half second of it: nonzero ends it with
                                                  NDBUS_EINTERRUPTED; NULL: waits go on.
                                                  Calls of the bus from here fail, NDBUS_EINVAL */
-        void *userdata;                     /**< for interrupted */
+        void *userdata;                     /**< for interrupted and notice */
         uint64_t shm_max;                   /**< bytes of shared memory to publish in; default 0: as
                                                  many as the daemon allows */
         uint8_t no_shm;       /**< nonzero: everything goes by the socket, both ways */
@@ -97,16 +97,16 @@ struct ndbus_options {
         const char *token; /**< "NAME:FILE": to daemons on TCP it proves to know the secret in FILE,
                                    which others must not be able to read, and so must they; needs
                                    libnettle.so.8. NULL: $NDBUS_TOKEN, if it is set */
-        uint64_t reserved[1]; /**< zero */
+        void (*notice)(void *userdata, int error, const char *text);
+        /**< hears what the daemon says and no call returns: that it stops (NDBUS_ESHUTDOWN, while
+             messages still come), an error or an answer that belongs to nothing that was asked; called
+             within calls, and calls of the bus from there fail; NULL: nobody hears it */
 };
 
 #define NDBUS_OPTIONS_INIT                                                                         \
         {                                                                                          \
                 sizeof(struct ndbus_options), NULL, 5000, 3000, 5000, 10000, 0, 67108864u, NULL,   \
-                        NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL,                                   \
-                {                                                                                  \
-                        0                                                                          \
-                }                                                                                  \
+                        NULL, 0, 0, {0, 0, 0, 0, 0, 0, 0}, NULL, NULL                              \
         }
 
 /**
