@@ -73,7 +73,8 @@ def run(*arguments, url=None, input=None, env=None, check=None, timeout=DEADLINE
 
 
 def end_with_parent():
-    """A test that crashes takes the daemon with it: who runs the test waits until its output is closed."""
+    """A test that crashes, or fails while a process is stopped, takes it with it: who runs the test waits
+    until its output is closed."""
     PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -142,7 +143,7 @@ class Sub:
     def __init__(self, url, *arguments, env=None, command="sub"):
         self.process = subprocess.Popen(
             [NDBUS, command, "--url", url, *map(str, arguments)], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=environment(env))
+            stderr=subprocess.PIPE, env=environment(env), preexec_fn=end_with_parent)
         self.said = ""
         self.printed = b""  # and not asked for yet
         self.wait_said("subscribed to")
