@@ -730,9 +730,14 @@ static void connection_check_subscriptions(struct nd_connection *connection, uin
 {
         struct nd_subscription *subscription;
 
-        RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions)
-                if (nd_sink_check_slow(subscription->sink, now_ns))
+        RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
+                struct nd_sink *sink = subscription->sink;
+
+                if (sink->members.next == &subscription->in_sink) /* a group once */
+                        nd_trouble_look(sink, now_ns);
+                if (nd_sink_check_slow(sink, now_ns))
                         return; /* others may have ended with it: the next time */
+        }
 }
 
 /* Its handshake, or the sending of its last words, took too long. */
@@ -762,6 +767,8 @@ void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns)
 {
         struct nd_server *server = connection->server;
         struct nd_outbox *outbox = &connection->outbox;
+        const struct nd_half *half = &outbox->half;
+        char topic[ND_TOPIC_BYTES_MAX + 1];
 
         if (connection->state >= ND_CONNECTION_CLOSING)
                 return;
@@ -773,9 +780,12 @@ void nd_connection_tick(struct nd_connection *connection, uint64_t now_ns)
             !nd_list_is_empty(&server->memory_waiters) &&
             now_ns - outbox->last_move_ns >= CONNECTION_HALF_MS * UINT64_C(1000000)) {
                 nd_log(ND_LOG_WARNING,
-                       "closing connection peer=\"%s\" client=\"%s\": memory is short and it has "
-                       "not read for %u s",
-                       connection->peer, connection->client, CONNECTION_HALF_MS / 1000);
+                       "closing connection peer=\"%s\" client=\"%s\" topic=\"%s\" unsent_bytes=%" PRIu64
+                       ": memory is short and it has not read for %" PRIu64 " s",
+                       connection->peer, connection->client,
+                       nd_trouble_topic(half->entry ? half->entry->message->topic : NULL, topic),
+                       half->total_bytes - half->sent_bytes,
+                       (now_ns - outbox->last_move_ns) / 1000000000);
                 nd_connection_mark_closing(connection);
                 return;
         }

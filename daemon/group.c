@@ -133,7 +133,7 @@ void nd_group_drop(struct nd_entry *entry)
         --member->n_assigned;
         member->n_assigned_bytes -= entry->message->body_bytes;
         nd_queue_take_back(&sink->queue, entry);
-        nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+        nd_queue_count_taken_back(&sink->queue, entry->message, ND_DROP_MEMORY);
         ++sink->queue.gap_tail;
         nd_entry_free(entry);
 }
@@ -165,7 +165,7 @@ static struct nd_entry *group_replace(struct nd_sink *sink, struct nd_entry *ent
                 return other;
         }
         nd_queue_take_back(&sink->queue, entry);
-        nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+        nd_queue_count_taken_back(&sink->queue, entry->message, ND_DROP_MEMORY);
         ++sink->queue.gap_tail;
         return NULL;
 }

@@ -31,6 +31,7 @@ static void pause_end(struct nd_pause *pause)
 {
         struct nd_pair *pair = pause->pair;
 
+        nd_trouble_resume(pause);
         nd_list_unlink(&pause->in_sink);
         nd_list_unlink(&pause->in_pair);
         free(pause);
@@ -49,7 +50,7 @@ void nd_pause_add(struct nd_sink *sink, struct nd_pair *pair)
         pause = malloc(sizeof(*pause));
         if (!pause)
                 return; /* its window stops it all the same */
-        *pause = (struct nd_pause){.pair = pair, .sink = sink};
+        *pause = (struct nd_pause){.pair = pair, .sink = sink, .since_ns = sink->server->now_ns};
         nd_list_push_tail(&sink->pauses, &pause->in_sink);
         nd_list_push_tail(&pair->pauses, &pause->in_pair);
         pause_tell(pair);

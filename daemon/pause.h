@@ -14,6 +14,8 @@ struct nd_pause {
         struct nd_list in_pair; /* nd_pair.pauses: the topic is paused while there is any */
         struct nd_pair *pair;
         const struct nd_sink *sink;
+        uint64_t since_ns;
+        bool is_told; /* the operator knows of it */
 };
 
 /* A message of @pair went beyond the limits of a block queue. */

@@ -830,11 +830,13 @@ void nd_publisher_tick(struct nd_publisher *publisher, uint64_t now_ns)
                                 &fault, NDBUS_ESTALLED, "body", in->arrived_bytes, in->body_bytes,
                                 "nothing came for %u s, after %" PRIu64 " of %" PRIu64 " bytes",
                                 PUBLISHER_STALL_S, in->arrived_bytes, in->body_bytes);
+                        nd_trouble_give_up(publisher, &fault);
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (is_waited_for && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS &&
                            n_new < ND_MIB) {
                         nd_memory_fault(&server->store.memory, in->body_bytes - in->arrived_bytes,
                                         &fault);
+                        nd_trouble_give_up(publisher, &fault);
                         publisher_refuse_incoming(publisher, &fault);
                 } else if (n_new >= ND_MIB ||
                            (n_new > 0 && now_ns - in->mark_ns >= PUBLISHER_SLOW_NS)) {

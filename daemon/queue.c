@@ -97,7 +97,8 @@ struct nd_entry *nd_queue_peek(const struct nd_queue *queue)
         return queue_entry(nd_list_first(&queue->entries));
 }
 
-static void queue_count_drop(struct nd_queue *queue, enum nd_drop reason)
+static void
+queue_count_drop(struct nd_queue *queue, const struct nd_message *message, enum nd_drop reason)
 {
         uint64_t *const totals[_ND_DROP_N] = {
                 [ND_DROP_OLDEST] = &queue->counters->dropped_oldest,
@@ -110,6 +111,19 @@ static void queue_count_drop(struct nd_queue *queue, enum nd_drop reason)
 
         ++queue->n_dropped[reason];
         ++*totals[reason];
+        if (reason == ND_DROP_LATEST || reason == ND_DROP_ENDED)
+                return;
+        if (queue->n_lost++ == 0)
+                queue->lost_topic = nd_topic_ref(message->topic);
+        queue->lost_bytes += message->body_bytes;
+        queue->lost_reason = reason;
+}
+
+void nd_queue_forget_losses(struct nd_queue *queue)
+{
+        queue->n_lost = 0;
+        queue->lost_bytes = 0;
+        queue->lost_topic = nd_topic_unref(queue->lost_topic);
 }
 
 /* ----------------------------------------------------------------------------- of an identity */
@@ -207,7 +221,7 @@ void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop 
                                 : &nd_list_entry(next, struct nd_entry, in_queue)->gap_before;
 
         *gap += entry->gap_before + 1;
-        queue_count_drop(queue, reason);
+        queue_count_drop(queue, entry->message, reason);
         queue_unlink(queue, entry);
         nd_entry_free(entry);
 }
@@ -226,7 +240,7 @@ static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry, int *r
                 return false;
         before = old->in_queue.next;
         entry->gap_before = old->gap_before + 1;
-        queue_count_drop(queue, ND_DROP_LATEST);
+        queue_count_drop(queue, old->message, ND_DROP_LATEST);
         queue_unlink(queue, old);
         nd_entry_free(old);
         queue_link(queue, before, entry);
@@ -272,7 +286,7 @@ static int
 queue_refuse(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason, int result)
 {
         ++queue->gap_tail;
-        queue_count_drop(queue, reason);
+        queue_count_drop(queue, entry->message, reason);
         nd_entry_free(entry);
         return result;
 }
@@ -376,10 +390,12 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue)
         return entry->message;
 }
 
-void nd_queue_count_taken_back(struct nd_queue *queue, enum nd_drop reason)
+void nd_queue_count_taken_back(struct nd_queue *queue,
+                               const struct nd_message *message,
+                               enum nd_drop reason)
 {
         --queue->n_delivered;
-        queue_count_drop(queue, reason);
+        queue_count_drop(queue, message, reason);
 }
 
 uint64_t nd_queue_dropped(const struct nd_queue *queue)

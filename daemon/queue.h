@@ -82,6 +82,12 @@ struct nd_queue {
         uint64_t n_matched;
         uint64_t n_delivered;
         uint64_t n_dropped[_ND_DROP_N];
+
+        /* of them, what the operator is to be told of: not what was replaced or had to end */
+        uint64_t n_lost;
+        uint64_t lost_bytes;
+        struct nd_topic *lost_topic; /* reference; of the first */
+        enum nd_drop lost_reason;    /* of the last */
 };
 
 /* An entry of a message that a subscription will receive; NULL: no memory. */
@@ -190,7 +196,12 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue);
 /* Drops one entry that is in the queue; the gap stands where it was. */
 void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason);
 
-/* A begun message is taken back: delivered becomes dropped. */
-void nd_queue_count_taken_back(struct nd_queue *queue, enum nd_drop reason);
+/* A begun message is taken back: delivered becomes dropped. @message: NULL if it is ENDED */
+void nd_queue_count_taken_back(struct nd_queue *queue,
+                               const struct nd_message *message,
+                               enum nd_drop reason);
+
+/* The operator has been told, or need not be. */
+void nd_queue_forget_losses(struct nd_queue *queue);
 
 uint64_t nd_queue_dropped(const struct nd_queue *queue);

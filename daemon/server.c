@@ -29,6 +29,7 @@
 #define SERVER_LEAD_MS        10u
 #define SERVER_STATUS_BYTES   4096u
 #define SERVER_PROTOCOL_LINES 20u /* a second, of clients that broke the protocol */
+#define SERVER_TROUBLE_LINES  20u /* a second, of subscriptions that lose or take nothing */
 #define SERVER_SHM_LOG_NS     (UINT64_C(60) * 1000000000)
 #define SERVER_ASIDE_PART     16u /* of the memory: for first windows of clients to come */
 #define SERVER_SHARES_PART    4u  /* of all descriptors: for segments, and those to be closed */
@@ -504,6 +505,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
         server->closer.n_pending_max = server->shares_max;
         server->protocol_log.n_more = SERVER_PROTOCOL_LINES - 1;
+        server->trouble_log.n_more = SERVER_TROUBLE_LINES - 1;
         server->segment_log.period_ns = SERVER_SHM_LOG_NS;
         server->fallback_log.period_ns = SERVER_SHM_LOG_NS;
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -70,6 +70,7 @@ struct nd_server {
         struct nd_log_limit segment_log;
         struct nd_log_limit fallback_log;
         struct nd_log_limit limit_log;
+        struct nd_log_limit trouble_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
                         ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
 };

@@ -31,6 +31,7 @@ int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct
                 return NDBUS_ENOMEM;
         }
         sink->server = server;
+        sink->trouble.mark_ns = server->now_ns;
         sink->charged_bytes = cost;
         sink->n_pattern = ask->pattern.n;
         sink->n_group = ask->group.n;
@@ -82,6 +83,7 @@ uint64_t nd_sink_free(struct nd_sink *sink)
 
         nd_assert(nd_list_is_empty(&sink->members));
         n_dropped = nd_sink_drop(sink);
+        nd_queue_forget_losses(&sink->queue);
         nd_pause_end_sink(sink);
         nd_list_unlink(&sink->in_groups);
         nd_router_remove(&server->router, &sink->target);
@@ -128,6 +130,7 @@ void nd_sink_end(struct nd_sink *sink, const struct nd_fault *fault)
 {
         bool is_last = false;
 
+        nd_trouble_end(sink, fault);
         while (!is_last) {
                 struct nd_list *node = sink->members.next;
 
@@ -252,7 +255,7 @@ void nd_sink_deliver(struct nd_sink *sink, struct nd_message *message)
 
         if (!entry) {
                 nd_queue_count_begun(&sink->queue);
-                nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+                nd_queue_count_taken_back(&sink->queue, message, ND_DROP_MEMORY);
                 ++sink->queue.gap_tail;
                 return;
         }
@@ -283,6 +286,7 @@ void nd_sink_settle(struct nd_sink *sink)
 
 void nd_sink_granted(struct nd_sink *sink)
 {
+        sink->trouble.has_taken = true;
         if (sink->full_since_ns != 0)
                 sink->full_since_ns = sink->server->now_ns;
 }

@@ -8,6 +8,7 @@
  */
 
 #include "daemon/queue.h"
+#include "daemon/trouble.h"
 
 struct nd_server;
 
@@ -15,6 +16,7 @@ struct nd_sink {
         struct nd_target target;
         struct nd_server *server;
         struct nd_queue queue;
+        struct nd_trouble trouble;
         struct nd_list arriving;  /* entries whose message still arrives, not begun */
         struct nd_list pauses;    /* nd_pause.in_sink: publishers that it has stopped, in order */
         struct nd_list members;   /* nd_subscription.in_sink */

@@ -184,7 +184,7 @@ static void subscription_leave(struct nd_subscription *subscription)
                 if (!entry)
                         continue;
                 if (entry->message->is_complete && !entry->is_old) {
-                        nd_queue_count_taken_back(queue, ND_DROP_ENDED);
+                        nd_queue_count_taken_back(queue, entry->message, ND_DROP_ENDED);
                         ++queue->gap_tail;
                 }
                 subscription_reset(subscription, entry);
@@ -209,6 +209,8 @@ static uint64_t subscription_free(struct nd_subscription *subscription)
         struct nd_sink *sink = subscription->sink;
         uint64_t n_dropped = 0;
 
+        if (sink->members.next == sink->members.prev)
+                nd_trouble_leave(sink);
         subscription_leave(subscription);
         nd_list_unlink(&subscription->in_ready);
         nd_list_unlink(&subscription->in_sink);
@@ -822,7 +824,7 @@ void nd_entry_taken_back(struct nd_entry *entry)
         next = nd_queue_peek(&sink->queue);
         nd_subscription_return_window(subscription, entry->message->body_bytes);
         if (!entry->is_old) {
-                nd_queue_count_taken_back(&sink->queue, ND_DROP_MEMORY);
+                nd_queue_count_taken_back(&sink->queue, entry->message, ND_DROP_MEMORY);
                 ++*(next ? &next->gap_before : &sink->queue.gap_tail);
         }
         subscription_reset(subscription, entry);

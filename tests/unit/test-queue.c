@@ -347,7 +347,7 @@ static void run_once(enum nd_policy policy, unsigned seed)
                         ++r.model.n_matched;
                         ++r.model.n_delivered;
                         if (run_random(&r, 2)) {
-                                nd_queue_count_taken_back(&r.queue, ND_DROP_ENDED);
+                                nd_queue_count_taken_back(&r.queue, NULL, ND_DROP_ENDED);
                                 --r.model.n_delivered;
                                 ++r.model.n_dropped;
                         }
@@ -358,6 +358,7 @@ static void run_once(enum nd_policy policy, unsigned seed)
         }
         while (nd_queue_peek(&r.queue))
                 nd_queue_drop(&r.queue, nd_queue_peek(&r.queue), ND_DROP_ENDED);
+        nd_queue_forget_losses(&r.queue);
         world_deinit(&r.world);
 }
 
@@ -421,6 +422,7 @@ Test(queue, limits)
         cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 0)), ND_QUEUE_E_DROPPED);
         while (nd_queue_peek(&queue))
                 nd_entry_free(nd_queue_pop(&queue));
+        nd_queue_forget_losses(&queue);
         world_deinit(&w);
 }
 
@@ -441,6 +443,10 @@ Test(queue, outside)
         nd_entry_free(nd_queue_pop(&queue));
         cr_assert_eq(nd_queue_push(&queue, make_entry(&w, 0, 1)), ND_QUEUE_E_DROPPED);
         cr_assert_eq(queue.n_dropped[ND_DROP_OLDEST], 2);
+        cr_assert_eq(queue.n_lost, 2);
+        cr_assert_eq(queue.lost_bytes, 2);
+        cr_assert_eq(queue.lost_topic, w.topics[0]);
+        nd_queue_forget_losses(&queue);
         world_deinit(&w);
 }
 
@@ -528,9 +534,11 @@ static void run_identity(unsigned seed)
                 }
                 check_identity(queues, &quota);
         }
-        for (size_t i = 0; i < QUEUES_N; ++i)
+        for (size_t i = 0; i < QUEUES_N; ++i) {
                 while (nd_queue_peek(&queues[i]))
                         nd_queue_drop(&queues[i], nd_queue_peek(&queues[i]), ND_DROP_ENDED);
+                nd_queue_forget_losses(&queues[i]);
+        }
         cr_assert_eq(quota.account->used[ND_LIMIT_QUEUED], 0);
         nd_account_unref(quota.account);
         cr_assert_eq(accounts.n, 0);
@@ -571,6 +579,8 @@ Test(queue, reason_of_a_limit)
         nd_entry_free(nd_queue_pop(&full));
         cr_assert_eq(nd_queue_push(&other, make_entry(&w, 0, 1)), 0);
         nd_entry_free(nd_queue_pop(&other));
+        nd_queue_forget_losses(&full);
+        nd_queue_forget_losses(&other);
         nd_account_unref(quota.account);
         world_deinit(&w);
 }
