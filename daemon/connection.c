@@ -201,6 +201,12 @@ void nd_connection_fail(struct nd_connection *connection,
                        "closing connection peer=\"%s\" client=\"%s\" error=%s field=\"%s\": %s",
                        connection->peer, connection->client, ndbus_errname(fault->code),
                        fault->field, fault->text);
+        if (connection->state == ND_CONNECTION_HELLO ||
+            connection->state ==
+                    ND_CONNECTION_REFUSED) { /* no packet comes before the answer to it */
+                nd_connection_mark_closing(connection);
+                return;
+        }
         nd_error_header_pack(&said, &header);
         nd_outbox_control(&connection->outbox, &prelude, &header, NULL, 0);
         nd_connection_end_after_output(connection);

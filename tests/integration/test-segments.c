@@ -261,8 +261,7 @@ Test(segments, whose_descriptors_are_not_announced_end_the_connection)
 
         raw = nd_raw_open_bare(w.h, false); /* before hello: nobody to be told */
         nd_raw_send_fds(raw, "NDBUS", 5, fds, 1);
-        while (nd_raw_next(raw))
-                ;
+        nd_raw_expect_closed(raw);
         nd_raw_close(raw);
 
         nd_segment_close(&good);
