@@ -24,7 +24,7 @@ Test(limits, without_a_rule_there_is_none)
         uint64_t most[_ND_LIMIT_N] = {0};
 
         nd_limits_resolve(NULL, &(struct nd_identity){.has_user = true}, most);
-        for (size_t i = 0; i < _ND_LIMIT_N; ++i)
+        for (enum nd_limit i = 0; i < _ND_LIMIT_N; ++i)
                 cr_expect_eq(most[i], ND_LIMIT_NONE, "%s", nd_limit_name(i));
 }
 
@@ -33,7 +33,7 @@ Test(limits, names)
 {
         char text[64];
 
-        for (size_t i = 0; i < _ND_LIMIT_N; ++i) {
+        for (enum nd_limit i = 0; i < _ND_LIMIT_N; ++i) {
                 const char *const texts[] = {text, NULL};
                 uint64_t most[_ND_LIMIT_N];
                 struct nd_limits *limits;
@@ -41,7 +41,7 @@ Test(limits, names)
                 snprintf(text, sizeof(text), "anyone %s=7", nd_limit_name(i));
                 limits = limits_of(texts);
                 nd_limits_resolve(limits, &(struct nd_identity){0}, most);
-                for (size_t k = 0; k < _ND_LIMIT_N; ++k)
+                for (enum nd_limit k = 0; k < _ND_LIMIT_N; ++k)
                         cr_expect_eq(most[k], k == i ? 7 : ND_LIMIT_NONE, "%s", text);
                 nd_limits_free(limits);
                 cr_expect(strstr(ND_LIMITS_NAMES, nd_limit_name(i)), "%s", nd_limit_name(i));
@@ -55,8 +55,7 @@ Test(limits, the_most_special_rule_counts)
                 "anyone connections=1,queued=1K",   "group:70 connections=5,topics=9",
                 "group:71 connections=4,queued=3K", "user:7 queued=2K",
                 "token:lab queued=4K,rate=6",       NULL};
-        static const char *const turned[] = {rules[4], rules[3], rules[2],
-                                             rules[1], rules[0], NULL};
+        const char *const turned[] = {rules[4], rules[3], rules[2], rules[1], rules[0], NULL};
         static const uint32_t gids[] = {70, 71};
 
         static const struct {
