@@ -78,7 +78,8 @@ static int pool_create(struct nd_shm_pool *pool,
                 nd_fault_set(fault, r, "", "out of memory");
         } else {
                 nd_room_read(pool->root, &room);
-                r = nd_segment_create(bytes, &room, &segment->memory, fault);
+                r = pool->is_bare ? nd_segment_create_bare(bytes, &room, &segment->memory, fault)
+                                  : nd_segment_create(bytes, &room, &segment->memory, fault);
         }
         if (r) {
                 nd_blocks_deinit(&segment->blocks);
@@ -107,7 +108,7 @@ int nd_shm_pool_grow(struct nd_shm_pool *pool,
                 return nd_fault_set_limit(fault, NDBUS_ELIMIT, "segments", pool->n_segments + 1,
                                           ND_SEGMENTS_MAX, "");
         bytes = (bytes + unit - 1) / unit * unit;
-        wanted = pool->bytes / POOL_GROWTH / unit * unit;
+        wanted = pool->is_bare ? 0 : pool->bytes / POOL_GROWTH / unit * unit;
         wanted = nd_max_u64(bytes, nd_max_u64(wanted, POOL_SEGMENT_BYTES_MIN));
         wanted = nd_min_u64(wanted, room);
         if (wanted > bytes)

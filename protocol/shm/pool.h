@@ -18,6 +18,8 @@ struct nd_shm_pool {
         uint64_t bytes; /* of all segments */
         uint64_t bytes_max;
         const char *root; /* where limits are read: nd_room_read() */
+        bool is_bare; /* segments come without their memory, which the owner fills in: so they are no
+                       * larger than they must be */
 };
 
 struct nd_shm_segment {
@@ -33,6 +35,7 @@ struct nd_shm_segment {
         uint64_t sequence;  /* of the request about it */
         size_t n_published; /* of its taken blocks */
         size_t i_fd;        /* where its descriptor is registered */
+        void *user;         /* what it keeps of it */
 };
 
 /* @bytes_max: of all segments together; 0: no blocks to be had. */

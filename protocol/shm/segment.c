@@ -24,6 +24,10 @@
 #define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
 #endif
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
 #define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
 /* Allocated in pieces: in older kernels a signal undoes the whole call that it interrupts, and one that
@@ -51,23 +55,23 @@ static int segment_open(void)
         return fd;
 }
 
-static int segment_allocate(int fd, uint64_t bytes, struct nd_fault *fault)
+static int segment_allocate(int fd, uint64_t from, uint64_t to, struct nd_fault *fault)
 {
-        uint64_t at = 0, n;
+        uint64_t n;
 
-        while (at < bytes) {
-                n = nd_min_u64(bytes - at, SEGMENT_PIECE_BYTES);
-                if (fallocate(fd, 0, (off_t)at, (off_t)n) == 0)
-                        at += n;
+        while (from < to) {
+                n = nd_min_u64(to - from, SEGMENT_PIECE_BYTES);
+                if (fallocate(fd, 0, (off_t)from, (off_t)n) == 0)
+                        from += n;
                 else if (errno != EINTR)
                         return segment_fail("fallocate", fault);
         }
         return 0;
 }
 
-static int segment_map_write(struct nd_segment *segment, struct nd_fault *fault)
+static int segment_map_write(struct nd_segment *segment, int populate, struct nd_fault *fault)
 {
-        void *base = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+        void *base = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate,
                           segment->fd, 0);
 
         if (base == MAP_FAILED)
@@ -78,10 +82,11 @@ static int segment_map_write(struct nd_segment *segment, struct nd_fault *fault)
         return 0;
 }
 
-int nd_segment_create(uint64_t bytes,
-                      const struct nd_room *room,
-                      struct nd_segment *ret,
-                      struct nd_fault *fault)
+static int segment_create(uint64_t bytes,
+                          const struct nd_room *room,
+                          bool is_bare,
+                          struct nd_segment *ret,
+                          struct nd_fault *fault)
 {
         struct nd_segment segment = {.bytes = bytes};
         int r;
@@ -93,9 +98,12 @@ int nd_segment_create(uint64_t bytes,
         segment.fd = segment_open();
         if (segment.fd < 0)
                 return segment_fail("memfd_create", fault);
-        r = segment_allocate(segment.fd, bytes, fault);
+        if (!is_bare)
+                r = segment_allocate(segment.fd, 0, bytes, fault);
+        else if (ftruncate(segment.fd, (off_t)bytes) < 0)
+                r = segment_fail("ftruncate", fault);
         if (r == 0)
-                r = segment_map_write(&segment, fault);
+                r = segment_map_write(&segment, is_bare ? 0 : MAP_POPULATE, fault);
         if (r == 0 && fcntl(segment.fd, F_ADD_SEALS, SEGMENT_SEALS) < 0)
                 r = segment_fail("F_ADD_SEALS", fault);
         if (r) {
@@ -104,6 +112,34 @@ int nd_segment_create(uint64_t bytes,
         }
         *ret = segment;
         return 0;
+}
+
+int nd_segment_create(uint64_t bytes,
+                      const struct nd_room *room,
+                      struct nd_segment *ret,
+                      struct nd_fault *fault)
+{
+        return segment_create(bytes, room, false, ret, fault);
+}
+
+int nd_segment_create_bare(uint64_t bytes,
+                           const struct nd_room *room,
+                           struct nd_segment *ret,
+                           struct nd_fault *fault)
+{
+        return segment_create(bytes, room, true, ret, fault);
+}
+
+int nd_segment_fill(const struct nd_segment *segment,
+                    uint64_t from,
+                    uint64_t to,
+                    struct nd_fault *fault)
+{
+        int r = segment_allocate(segment->fd, from, to, fault);
+
+        if (r == 0 && from < to) /* what an older kernel does not do here, the first touch does */
+                (void)madvise(segment->base + from, to - from, MADV_POPULATE_WRITE);
+        return r;
 }
 
 int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)

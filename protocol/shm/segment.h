@@ -34,6 +34,20 @@ int nd_segment_create(uint64_t bytes,
                       struct nd_segment *ret,
                       struct nd_fault *fault);
 
+/* The same, but for its memory, which comes by nd_segment_fill(). Who made one at once would stand still for
+ * as long as making memory takes, a second for a gibibyte. */
+int nd_segment_create_bare(uint64_t bytes,
+                           const struct nd_room *room,
+                           struct nd_segment *ret,
+                           struct nd_fault *fault);
+
+/* Its memory is there from @from up to @to, multiples of ND_SEGMENT_UNIT_BYTES; it can be all that is
+ * left of it, and before that no reader takes it for one. Return: as nd_segment_create() */
+int nd_segment_fill(const struct nd_segment *segment,
+                    uint64_t from,
+                    uint64_t to,
+                    struct nd_fault *fault);
+
 /* Is what a peer sent as a segment of @bytes one? 0, or NDBUS_ESHM that names what is wrong. */
 int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault);
 

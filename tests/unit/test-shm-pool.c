@@ -66,6 +66,23 @@ Test(shm_pool, grows_when_it_is_exhausted_and_only_so_far)
         cr_assert_eq(n_fds(), n);
 }
 
+Test(shm_pool, that_is_bare_makes_what_is_needed_and_no_more)
+{
+        struct nd_shm_segment *segment;
+        struct nd_shm_pool pool;
+        struct nd_fault fault;
+
+        nd_shm_pool_init(&pool, 1024 * ND_MIB);
+        pool.is_bare = true;
+        cr_assert_eq(grow(&pool, 200 * ND_MIB + 1, 0)->memory.bytes, 200 * ND_MIB + 4096);
+        segment = grow(&pool, 5 * ND_MIB, 0);
+        cr_assert_eq(segment->memory.bytes, 5 * ND_MIB);
+        cr_assert_eq(nd_segment_check(segment->memory.fd, 5 * ND_MIB, &fault), NDBUS_ESHM,
+                     "its memory comes later");
+        cr_assert_eq(grow(&pool, 100, 0)->memory.bytes, 4 * ND_MIB);
+        nd_shm_pool_deinit(&pool);
+}
+
 Test(shm_pool, takes_less_when_the_system_has_less)
 {
         struct rlimit limit;

@@ -67,6 +67,31 @@ Test(shm_segment, is_written_here_and_read_there)
         nd_segment_close(&reader);
 }
 
+Test(shm_segment, that_is_bare_is_none_until_it_is_filled)
+{
+        struct nd_segment segment = ND_SEGMENT_NULL;
+        struct nd_fault fault;
+        struct nd_room room;
+
+        nd_room_read("", &room);
+        cr_assert_eq(nd_segment_create_bare(BYTES, &room, &segment, &fault), 0);
+        cr_assert_eq(nd_segment_check(segment.fd, BYTES, &fault), NDBUS_ESHM);
+        cr_assert_eq(nd_segment_fill(&segment, 0, BYTES - 4096, &fault), 0);
+        cr_assert_eq(nd_segment_check(segment.fd, BYTES, &fault), NDBUS_ESHM, "a page is missing");
+        cr_assert_eq(nd_segment_fill(&segment, BYTES - 4096, BYTES, &fault), 0);
+        cr_assert_eq(nd_segment_check(segment.fd, BYTES, &fault), 0, "%s: %s", fault.field,
+                     fault.text);
+        memset(segment.base, 0x5a, BYTES);
+        cr_assert_lt(pwrite(segment.fd, "x", 1, 0), 0);
+        cr_assert_eq(nd_segment_fill(&segment, 0, BYTES, &fault), 0, "what is there stays");
+        cr_assert_eq(segment.base[BYTES - 1], 0x5a);
+        nd_segment_close(&segment);
+
+        room.file_bytes = BYTES - 1;
+        cr_assert_eq(nd_segment_create_bare(BYTES, &room, &segment, &fault), NDBUS_ENO_SPACE);
+        cr_assert_str_eq(fault.field, "RLIMIT_FSIZE");
+}
+
 Test(shm_segment, a_child_has_no_part_in_it)
 {
         struct nd_segment segment = make(4096);
