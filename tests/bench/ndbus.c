@@ -39,7 +39,7 @@ static int peer_fail(const char *what, int error)
         return bench_say("%s: %s: %s", what, ndbus_strerror(error), ndbus_detail());
 }
 
-static int peer_pub_open(const struct bench_options *options, void **ret_pub)
+static int peer_open(const struct bench_options *options, const char *url, void **ret_peer)
 {
         struct ndbus_options settings = NDBUS_OPTIONS_INIT;
         struct peer *peer;
@@ -51,14 +51,19 @@ static int peer_pub_open(const struct bench_options *options, void **ret_pub)
 
         peer->way = options->way;
         settings.no_shm = options->way == BENCH_STREAM;
-        r = ndbus_open(&peer->bus, options->url, &settings);
+        r = ndbus_open(&peer->bus, url, &settings);
         if (r) {
                 free(peer);
                 return peer_fail("open", r);
         }
 
-        *ret_pub = peer;
+        *ret_peer = peer;
         return BENCH_OK;
+}
+
+static int peer_pub_open(const struct bench_options *options, void **ret_pub)
+{
+        return peer_open(options, options->url, ret_pub);
 }
 
 /* Only the head is written: what it costs to write an array is nobody's merit. */
@@ -113,7 +118,7 @@ static int peer_sub_open(const struct bench_options *options, void **ret_sub)
         void *opened;
         int r;
 
-        if (peer_pub_open(options, &opened))
+        if (peer_open(options, options->backend ? options->backend : options->url, &opened))
                 return BENCH_FAILED;
 
         peer = opened;
