@@ -5,9 +5,9 @@
  *
  * Closing a descriptor that a peer sent can take as long as the peer likes: a TCP socket that
  * lingers, a file whose file system is the peer's own process. And closing the last descriptor of a
- * segment gives back its pages, which at a gibibyte is tens of milliseconds. So each batch is closed
- * by a thread of its own, which nobody waits for; at the end of the process what still hangs ends
- * with it.
+ * segment gives back its pages, which at a gibibyte is tens of milliseconds, as is unmapping it. So
+ * each batch is closed by a thread of its own, which nobody waits for; at the end of the process what
+ * still hangs ends with it.
  *
  * Decided against: libuv's thread pool, of which four such descriptors would stop all threads, and
  * which the process waits for at its end.
@@ -24,6 +24,7 @@
 
 struct closer_batch {
         struct nd_closer *closer;
+        struct nd_segment segment; /* to be unmapped */
         size_t n;
         int fds[];
 };
@@ -38,6 +39,7 @@ static void *closer_run(void *data)
 {
         struct closer_batch *batch = data;
 
+        nd_segment_close(&batch->segment);
         closer_close_all(batch->fds, batch->n);
         atomic_fetch_sub(&batch->closer->n_pending, batch->n);
         free(batch);
@@ -64,16 +66,17 @@ static bool closer_start(struct closer_batch *batch)
         return r == 0;
 }
 
-void nd_closer_close(struct nd_closer *closer, const int *fds, size_t n)
+/* Takes over @segment, of which only the mapping is left. */
+static void
+closer_close(struct nd_closer *closer, const int *fds, size_t n, struct nd_segment segment)
 {
         struct closer_batch *batch = NULL;
 
-        if (n == 0)
-                return;
         if (nd_closer_pending(closer) + n <= closer->n_pending_max)
                 batch = malloc(sizeof(*batch) + n * sizeof(int));
         if (batch) {
                 batch->closer = closer;
+                batch->segment = segment;
                 batch->n = n;
                 memcpy(batch->fds, fds, n * sizeof(int));
                 atomic_fetch_add(&closer->n_pending, n);
@@ -82,7 +85,23 @@ void nd_closer_close(struct nd_closer *closer, const int *fds, size_t n)
                 atomic_fetch_sub(&closer->n_pending, n);
                 free(batch);
         }
+        nd_segment_close(&segment);
         closer_close_all(fds, n);
+}
+
+void nd_closer_close(struct nd_closer *closer, const int *fds, size_t n)
+{
+        if (n > 0)
+                closer_close(closer, fds, n, (struct nd_segment)ND_SEGMENT_NULL);
+}
+
+void nd_closer_close_segment(struct nd_closer *closer, struct nd_segment *segment)
+{
+        struct nd_segment mapping = {.fd = -1, .base = segment->base, .bytes = segment->bytes};
+
+        closer_close(closer, &segment->fd, 1, mapping);
+        segment->fd = -1;
+        segment->base = NULL;
 }
 
 void nd_closer_close_socket(struct nd_closer *closer, int fd)

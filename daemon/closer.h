@@ -6,7 +6,7 @@
  */
 
 #include <stdatomic.h>
-#include "protocol/base.h"
+#include "protocol/shm/segment.h"
 
 struct nd_closer {
         atomic_size_t n_pending; /* being closed */
@@ -18,6 +18,9 @@ void nd_closer_close(struct nd_closer *closer, const int *fds, size_t n);
 
 /* The same for a connection's socket: what its peer sent and nobody read may hold descriptors. */
 void nd_closer_close_socket(struct nd_closer *closer, int fd);
+
+/* The same for a segment, which is unmapped first: with its pages that takes as long. */
+void nd_closer_close_segment(struct nd_closer *closer, struct nd_segment *segment);
 
 /* Descriptors that are not closed yet. */
 size_t nd_closer_pending(const struct nd_closer *closer);

@@ -347,7 +347,8 @@ void nd_credit_hold(struct nd_publisher *publisher, struct nd_message *message)
                         nd_credit_return(publisher, message->credit_bytes);
                         message->credit_bytes = 0;
                 }
-        } else if (message->block || message->body_bytes < ND_CREDIT_BULK_BYTES ||
+        } else if ((message->block && !nd_block_is_own(message->block)) ||
+                   message->body_bytes < ND_CREDIT_BULK_BYTES ||
                    nd_list_is_empty(&message->entries)) {
                 nd_credit_release(message);
                 return;

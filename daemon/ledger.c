@@ -7,8 +7,9 @@
  * block; no process keeps count in shared memory, where a crash would leave the count wrong. What a
  * client holds is noted when the first byte of its MESSAGE is in the socket, and undone with it.
  *
- * A client that hoards is bounded: beyond a quarter of shm-max it gets its messages by the socket,
- * so that others' publishers get their blocks back.
+ * A client that hoards is bounded: beyond a quarter of shm-max, and of the daemon's own blocks beyond a
+ * quarter of shm-own-max, it gets its messages by the socket, so that others' publishers get their
+ * blocks back.
  */
 
 #include "daemon/ledger.h"
@@ -122,18 +123,30 @@ void nd_ledger_segment_gone(struct nd_share *share)
 
 /* --------------------------------------------------------------------------------------- holding */
 
-static uint64_t ledger_cap(const struct nd_connection *connection)
+static bool ledger_is_beyond(uint64_t held_bytes, uint64_t bytes, uint64_t max)
 {
-        return connection->server->options.shm_max / ND_HOLDER_PART;
+        uint64_t cap = max / ND_HOLDER_PART;
+
+        return bytes > cap - nd_min_u64(held_bytes, cap);
 }
 
 /* One block always passes the cap. */
 static bool ledger_is_over(const struct nd_connection *connection, const struct nd_block *block)
 {
+        const struct nd_options *options = &connection->server->options;
         const struct nd_holder *holder = &connection->holder;
-        uint64_t cap = ledger_cap(connection);
 
-        return holder->n_held > 0 && block->bytes > cap - nd_min_u64(holder->held_bytes, cap);
+        if (holder->n_held == 0)
+                return false;
+        return ledger_is_beyond(holder->held_bytes, block->bytes, options->shm_max) ||
+               (nd_block_is_own(block) &&
+                ledger_is_beyond(holder->held_own_bytes, block->bytes, options->shm_own_max));
+}
+
+bool nd_ledger_takes_blocks(const struct nd_connection *connection)
+{
+        /* a segment shows all topics in it */
+        return connection->features & ND_FEATURE_SHM && connection->sees_all;
 }
 
 /* The same of all that its identity holds; a limit of 0 means none at all. */
@@ -155,9 +168,9 @@ enum nd_way nd_ledger_way(struct nd_connection *connection,
 
         if (!(connection->features & ND_FEATURE_SHM))
                 return ND_WAY_SOCKET;
-        /* a segment shows all topics in it */
-        if (!connection->sees_all || ledger_is_over(connection, block) ||
-            ledger_is_over_quota(connection, block))
+        if (!nd_ledger_takes_blocks(connection) || ledger_is_over(connection, block) ||
+            ledger_is_over_quota(connection, block) ||
+            !nd_own_fill(block->share, block->share->memory.bytes))
                 return ND_WAY_FALLBACK;
         handed = RB_FIND(nd_handed_share_tree, &connection->holder.by_share, &key);
         if (!handed)
@@ -195,6 +208,8 @@ bool nd_ledger_hold(struct nd_handed *handed, struct nd_block *block)
                 nd_block_hold(block);
                 handed->connection->holder.held_bytes += block->bytes;
                 nd_quota_charge(&handed->connection->quota, ND_LIMIT_HELD, block->bytes);
+                if (nd_block_is_own(block))
+                        handed->connection->holder.held_own_bytes += block->bytes;
         }
         ++hold->n;
         ++handed->connection->holder.n_held;
@@ -211,6 +226,8 @@ static void hold_free(struct nd_handed *handed, struct nd_hold *hold)
         holder->n_held -= hold->n;
         holder->held_bytes -= block->bytes;
         nd_quota_discharge(&handed->connection->quota, ND_LIMIT_HELD, block->bytes);
+        if (nd_block_is_own(block))
+                holder->held_own_bytes -= block->bytes;
         RB_REMOVE(nd_hold_tree, &handed->holds, hold);
         nd_memory_discharge(&store->memory, sizeof(*hold));
         nd_slab_give(&store->shm_holds, hold);

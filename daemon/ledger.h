@@ -16,7 +16,7 @@ struct nd_hold {
         uint64_t since_ns;
 };
 
-/* A client may hold this part of shm-max. */
+/* A client may hold this part of shm-max, and of shm-own-max. */
 #define ND_HOLDER_PART 4u
 
 RB_HEAD(nd_hold_tree, nd_hold);
@@ -49,6 +49,7 @@ struct nd_holder {
         uint32_t last_number;
         uint64_t n_held; /* deliveries */
         uint64_t held_bytes;
+        uint64_t held_own_bytes; /* of them, in segments of the daemon's own */
 };
 
 void nd_holder_init(struct nd_holder *holder);
@@ -63,6 +64,9 @@ enum nd_way {
         ND_WAY_SOCKET,   /* the client has no shared memory */
         ND_WAY_FALLBACK, /* it has, but this one goes by the socket */
 };
+
+/* Does the client get bodies in blocks, if nothing comes in between? */
+bool nd_ledger_takes_blocks(const struct nd_connection *connection);
 
 /* *@ret_handed: the segment there, with BLOCK and HAND. */
 enum nd_way nd_ledger_way(struct nd_connection *connection,

@@ -11,13 +11,14 @@
  * nothing but the charge. They are given back one by one when every receiver is past them and
  * nobody will begin from the first byte any more.
  *
- * A body that lies in shared memory is complete from the start, has no arena blocks, and is all tail,
- * once somebody needs to read it.
+ * A body in shared memory has no arena blocks, and is all tail. A publisher's is complete from the start
+ * and mapped once somebody needs to read it; the daemon's own is filled like any other.
  */
 
 #include "daemon/message.h"
 #include <string.h>
 #include "daemon/credit.h"
+#include "daemon/own.h"
 #include "daemon/router.h"
 #include "daemon/share.h"
 
@@ -96,7 +97,9 @@ struct nd_message *nd_message_new(struct nd_store *store,
                                   const uint8_t *meta,
                                   struct nd_block *block)
 {
-        uint64_t n_here = block ? 0 : prelude->body_bytes; /* body bytes kept by the daemon */
+        bool is_own = nd_block_is_own(block);
+        uint64_t n_here = block ? 0 : prelude->body_bytes; /* body bytes kept with the message */
+        uint64_t n_charged = is_own ? 0 : prelude->body_bytes; /* own segments are charged whole */
         size_t n_blocks = message_n_blocks(n_here);
         size_t n_tail = message_tail_bytes(n_here);
         bool is_small = message_is_small(prelude->meta_bytes, n_here);
@@ -116,6 +119,7 @@ struct nd_message *nd_message_new(struct nd_store *store,
                 .body_bytes = prelude->body_bytes,
                 /* a header may be shared, but it may as well be this message's alone */
                 .cost_bytes = nd_message_cost(prelude->meta_bytes, prelude->body_bytes) + header->n,
+                .charged_bytes = nd_message_cost(prelude->meta_bytes, n_charged) + header->n,
                 .time_ns = prelude->time_ns,
                 .header = nd_header_bytes_ref(header),
                 .topic = nd_topic_ref(topic),
@@ -134,8 +138,8 @@ struct nd_message *nd_message_new(struct nd_store *store,
         if (block) {
                 message->block = nd_block_want(block);
                 block->message = message;
-                message->received_bytes = message->body_bytes;
-                message->tail = NULL;
+                message->received_bytes = is_own ? 0 : message->body_bytes;
+                message->tail = is_own ? nd_block_bytes(block) : NULL;
         }
         ++store->n_messages;
         return message;
@@ -168,8 +172,8 @@ struct nd_message *nd_message_unref(struct nd_message *message)
         for (size_t i = message->n_blocks_freed; i < message->n_blocks && message->blocks[i]; ++i)
                 nd_arena_give(&message->store->arena, message->blocks[i]);
         if (message->is_charged) {
-                nd_memory_discharge(&message->store->memory, message->cost_bytes);
-                message->store->messages_bytes -= message->cost_bytes;
+                nd_memory_discharge(&message->store->memory, message->charged_bytes);
+                message->store->messages_bytes -= message->charged_bytes;
         }
         nd_header_bytes_unref(message->header);
         nd_topic_unref(message->topic);
@@ -209,9 +213,9 @@ bool nd_message_reach(struct nd_message *message)
 bool nd_message_charge(struct nd_message *message)
 {
         nd_assert(!message->is_charged);
-        message->is_charged = nd_memory_charge(&message->store->memory, message->cost_bytes);
+        message->is_charged = nd_memory_charge(&message->store->memory, message->charged_bytes);
         if (message->is_charged)
-                message->store->messages_bytes += message->cost_bytes;
+                message->store->messages_bytes += message->charged_bytes;
         return message->is_charged;
 }
 
@@ -219,6 +223,7 @@ void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes)
 {
         nd_assert(!message->is_charged);
         message->cost_bytes += n_bytes;
+        message->charged_bytes += n_bytes;
 }
 
 /* Where body byte @at lies and how many follow it there; NULL where no block is yet. */
@@ -247,6 +252,9 @@ size_t nd_message_space(struct nd_message *message,
         size_t i = 0;
 
         nd_assert(to <= message->body_bytes);
+        *ret_n = 0;
+        if (message->block && !nd_own_fill(message->block->share, message->block->place + to))
+                return 0;
         for (; at < to && i < n_iov; ++i) {
                 size_t n;
                 uint8_t *p = message_at(message, at, to, &n);

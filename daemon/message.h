@@ -61,8 +61,9 @@ struct nd_message {
         uint64_t body_bytes;
         uint64_t received_bytes;  /* of the body */
         uint64_t available_bytes; /* of the body, in complete chunks: may be passed on */
-        uint64_t cost_bytes;      /* what is charged */
-        uint64_t own_bytes;       /* of it, without its places in queues */
+        uint64_t cost_bytes;      /* what it takes of memory and counts for identities */
+        uint64_t charged_bytes; /* of it; a body in the daemon's own segment is charged with that */
+        uint64_t own_bytes;     /* of it, without its places in queues */
         uint64_t source;
         uint64_t sequence;
         uint64_t time_ns;
@@ -100,7 +101,8 @@ void nd_message_add_cost(struct nd_message *message, uint64_t n_bytes);
  * @header: a reference is taken
  * @topic:  a reference is taken
  * @meta:   [prelude->meta_bytes], copied
- * @block:  of shared memory, where its body is already; or NULL
+ * @block:  of shared memory, where its body is already, or will be received if it is the daemon's own;
+ *          or NULL
  *
  * Return: NULL if there is no memory
  */

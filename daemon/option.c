@@ -52,6 +52,10 @@ static const struct option_row {
 /* Of the memory, for the first windows of as many clients as there may be. */
 #define OPTION_CLIENTS_PART 8u
 
+/* Of the memory, for segments of the daemon's own: with what windows and retained values may take, the
+ * largest message still finds room (credit.c). */
+#define OPTION_OWN_PART 8u
+
 #define OPTION_N nd_array_size(option_rows)
 
 enum option_plain {
@@ -261,6 +265,12 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
         if (options->message_max > options->memory_max / 2)
                 return nd_fault_set_limit(fault, NDBUS_EINVAL, "message-max", options->message_max,
                                           options->memory_max / 2, "bytes, half of memory-max");
+        if (options->shm_own_max == ND_OPTION_DERIVED)
+                options->shm_own_max = options->memory_max / OPTION_OWN_PART;
+        if (options->shm_own_max > options->memory_max / OPTION_OWN_PART)
+                return nd_fault_set_limit(fault, NDBUS_EINVAL, "shm-own-max", options->shm_own_max,
+                                          options->memory_max / OPTION_OWN_PART,
+                                          "bytes, an eighth of memory-max");
         if (options->clients_max == ND_OPTION_DERIVED)
                 options->clients_max =
                         nd_min_u64(descriptors / 2, options->memory_max / OPTION_CLIENTS_PART /

@@ -33,6 +33,8 @@
            "body bytes of one message; default and most half of memory-max")                       \
         XX(shm_max, "shm-max", SIZE, START, ND_OPTION_DERIVED, 0, UINT64_C(1) << 45,               \
            "bytes of shared memory of one client; 0: none; default a quarter of RAM or cgroup")    \
+        XX(shm_own_max, "shm-own-max", SIZE, START, ND_OPTION_DERIVED, 0, UINT64_C(1) << 45,       \
+           "bytes of the daemon's own shared memory; default and most an eighth of memory-max")    \
         XX(header_max, "header-max", SIZE, START, ND_HEADER_BYTES_MAX, 256, ND_HEADER_BYTES_MAX,   \
            "header bytes of one message")                                                          \
         XX(meta_max, "meta-max", SIZE, START, ND_META_BYTES_MAX, 0, ND_META_BYTES_MAX,             \

@@ -411,7 +411,10 @@ static void publisher_route(struct nd_publisher *publisher, struct nd_message *m
         message->available_bytes = message->body_bytes;
         message->sequence = message->pair ? ++message->pair->sequence : 0;
         ++counters->messages_in;
-        counters->shm_messages += message->block != NULL;
+        if (nd_block_is_own(message->block))
+                ++counters->shm_own_messages;
+        else if (message->block)
+                ++counters->shm_messages;
         counters->messages_in_bytes += message->body_bytes;
         nd_observe_message_size_bytes(&publisher_server(publisher)->histograms.message_size_bytes,
                                       message->body_bytes);
@@ -467,15 +470,16 @@ publisher_charge(struct nd_server *server, struct nd_message *message, struct nd
 {
         const struct nd_memory *memory = &server->store.memory;
         uint64_t n_queued = server->store.messages_bytes - server->retained_bytes;
-        uint64_t n_other = nd_memory_taken(memory) - n_queued;
+        uint64_t n_other;
 
-        if (nd_message_charge(message))
+        if (nd_message_charge(message) || (nd_own_trim(server, 0) && nd_message_charge(message)))
                 return 0;
-        if (message->cost_bytes > memory->max_bytes - nd_min_u64(n_other, memory->max_bytes))
+        n_other = nd_memory_taken(memory) - n_queued;
+        if (message->charged_bytes > memory->max_bytes - nd_min_u64(n_other, memory->max_bytes))
                 return nd_fault_set_limit(fault, NDBUS_ENO_SPACE, "memory-max",
-                                          n_other + message->cost_bytes, memory->max_bytes,
+                                          n_other + message->charged_bytes, memory->max_bytes,
                                           "bytes");
-        if (nd_server_make_room(server, message->cost_bytes) && nd_message_charge(message))
+        if (nd_server_make_room(server, message->charged_bytes) && nd_message_charge(message))
                 return 0;
         return PUBLISHER_E_WAIT;
 }
@@ -501,10 +505,16 @@ static void publisher_start(struct nd_publisher *publisher,
                             struct nd_fault *fault)
 {
         struct nd_server *server = publisher_server(publisher);
+        bool is_first = nd_list_is_empty(&publisher->backlog);
+        struct nd_block *own =
+                block || !is_first /* behind others that wait it would keep what these could use */
+                        ? NULL
+                        : nd_own_take(server, known->topic, packet->prelude.body_bytes);
         struct nd_message *message = nd_message_new(&server->store, &packet->prelude, known->bytes,
-                                                    known->topic, packet->meta, block);
+                                                    known->topic, packet->meta, own ? own : block);
         int r;
 
+        nd_block_unwant(own); /* the message's now */
         if (!message) {
                 nd_credit_return(publisher, credit_bytes);
                 nd_fault_set(fault, NDBUS_ENOMEM, "message", "no memory");
@@ -520,8 +530,7 @@ static void publisher_start(struct nd_publisher *publisher,
         nd_message_add_cost(message, topic_n_receivers(message->topic) * ND_ENTRY_COST_BYTES);
         publisher->in.message = message;
 
-        r = nd_list_is_empty(&publisher->backlog) ? publisher_charge(server, message, fault)
-                                                  : PUBLISHER_E_WAIT;
+        r = is_first ? publisher_charge(server, message, fault) : PUBLISHER_E_WAIT;
         if (r == PUBLISHER_E_WAIT) {
                 publisher_wait(publisher, message);
                 return;

@@ -36,10 +36,12 @@
 
 /* ---------------------------------------------------------------------------------------- memory */
 
-/* A block queue, a retained value or a client that reads it where it lies keeps a message. */
+/* A block queue, a retained value or a client that reads it where it lies keeps a message; and in one of
+ * the daemon's own blocks it takes no memory that another one could have. */
 static bool server_is_kept(const struct nd_message *message)
 {
-        return message->n_pins > 0 || (message->block && message->block->n_holds > 0);
+        return message->n_pins > 0 || nd_block_is_own(message->block) ||
+               (message->block && message->block->n_holds > 0);
 }
 
 /* The droppable queue that holds most; its oldest message that nobody else needs. */
@@ -89,6 +91,8 @@ bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes)
         if (n_bytes > memory->max_bytes)
                 return false;
         while (!nd_memory_has_room(memory, n_bytes)) {
+                if (nd_own_trim(server, 0))
+                        continue;
                 victim = server_find_victim(server);
                 if (!victim)
                         return false;
@@ -123,7 +127,7 @@ static void server_forget_retained(struct nd_server *server, struct nd_topic *to
                 return;
         --message->n_pins;
         message->is_retained = false;
-        server->retained_bytes -= message->cost_bytes;
+        server->retained_bytes -= message->charged_bytes;
         topic->retained_by->used[ND_LIMIT_RETAINED] -= message->cost_bytes;
         topic->retained_by = nd_account_unref(topic->retained_by);
         nd_message_unref(message);
@@ -135,7 +139,7 @@ static int server_check_retain(const struct nd_server *server,
                                struct nd_fault *fault)
 {
         uint64_t most = server->store.memory.max_bytes / 4;
-        uint64_t n = server->retained_bytes + message->cost_bytes;
+        uint64_t n = server->retained_bytes + message->charged_bytes;
 
         if (n > most)
                 return nd_fault_set_numbers(fault, NDBUS_ERETAIN_FULL, "retained", n, most,
@@ -165,7 +169,7 @@ int nd_server_retain(struct nd_server *server,
                 topic->retained = nd_message_ref(message);
                 topic->retained_by = nd_account_ref(quota->account);
                 ++message->n_pins;
-                server->retained_bytes += message->cost_bytes;
+                server->retained_bytes += message->charged_bytes;
                 nd_quota_charge(quota, ND_LIMIT_RETAINED, message->cost_bytes);
         } else {
                 message->is_retained = false;
@@ -335,6 +339,7 @@ static void server_on_tick(uv_timer_t *timer)
                                    server->now_ns);
         nd_arena_trim(&server->store.arena);
         nd_accounts_sweep(&server->accounts, server->now_ns);
+        (void)nd_own_trim(server, ND_OWN_IDLE_NS);
         nd_notify_again(&server->notifier);
         nd_server_settle(server);
 }
@@ -502,12 +507,14 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_metrics_init(&server->metrics);
         nd_list_init(&server->shares);
         nd_list_init(&server->rescues);
+        nd_own_init(server);
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
         server->closer.n_pending_max = server->shares_max;
         server->protocol_log.n_more = SERVER_PROTOCOL_LINES - 1;
         server->trouble_log.n_more = SERVER_TROUBLE_LINES - 1;
         server->segment_log.period_ns = SERVER_SHM_LOG_NS;
         server->fallback_log.period_ns = SERVER_SHM_LOG_NS;
+        server->own_log.period_ns = SERVER_SHM_LOG_NS;
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         server->now_ns = uv_hrtime();
         server->started_ns = server->now_ns;
@@ -633,6 +640,7 @@ void nd_server_deinit(struct nd_server *server)
                         nd_list_entry(server->rescues.next, struct nd_share, rescue.in_server));
         RB_FOREACH_SAFE (topic, nd_topic_tree, &server->router.topics, next)
                 server_forget_retained(server, topic);
+        nd_own_deinit(server);
         uv_walk(&server->loop, server_close_handle, NULL);
         uv_run(&server->loop, UV_RUN_DEFAULT);
         nd_assert(uv_loop_close(&server->loop) == 0);

@@ -14,6 +14,7 @@
 #include "daemon/metrics.h"
 #include "daemon/notify.h"
 #include "daemon/option.h"
+#include "daemon/own.h"
 #include "daemon/quota.h"
 #include "daemon/router.h"
 #include "protocol/counter.h"
@@ -56,6 +57,7 @@ struct nd_server {
         uint64_t shares_bytes;
         struct nd_list rescues; /* nd_rescue.in_server */
         struct nd_closer closer;
+        struct nd_own own;
         uint64_t retained_bytes;
         uint64_t n_windows;   /* publishing windows, one a client that was welcomed */
         uint64_t grown_bytes; /* of publishing windows, beyond what each was granted first */
@@ -71,6 +73,7 @@ struct nd_server {
         struct nd_log_limit fallback_log;
         struct nd_log_limit limit_log;
         struct nd_log_limit trouble_log;
+        struct nd_log_limit own_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
                         ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
 };
@@ -88,8 +91,9 @@ void nd_server_settle(struct nd_server *server);
 /**
  * nd_server_make_room() - drop what may be dropped until @n_bytes can be charged
  *
- * The victim is the oldest message that no block queue and no retained value keeps, in the
- * droppable queue that holds most; it leaves all its queues.
+ * First the daemon's own segments go in which nothing is. Then messages: the victim is the oldest that
+ * no block queue and no retained value keeps, in the droppable queue that holds most; it leaves all its
+ * queues.
  *
  * Return: true if there is room now
  */

@@ -8,7 +8,8 @@
  * books; bytes it touches only for clients that have no shared memory.
  *
  * A share outlives its publisher as long as a message in it is wanted, and its record as long as a
- * client holds a block of it, because RELEASE must still find it.
+ * client holds a block of it, because RELEASE must still find it. One of the daemon's own has no owner to
+ * be told: a block that is released goes back to its pool.
  */
 
 #include "daemon/share.h"
@@ -73,14 +74,13 @@ static int share_check(struct nd_connection *connection,
         return nd_segment_check(fd, prelude->place, fault);
 }
 
-/* Takes @fd on success. 0, NDBUS_ENO_SPACE, NDBUS_ENOMEM */
-static int share_new(struct nd_connection *connection,
-                     const struct nd_prelude *prelude,
-                     int fd,
+/* Takes over @memory on success. 0, NDBUS_ENO_SPACE, NDBUS_ENOMEM */
+static int share_new(struct nd_server *server,
+                     const struct nd_segment *memory,
+                     uint32_t number,
+                     struct nd_share **ret,
                      struct nd_fault *fault)
 {
-        struct nd_server *server = connection->server;
-        struct nd_lender *lender = &connection->lender;
         struct nd_share *share;
 
         if (!nd_server_charge(server, sizeof(*share)))
@@ -91,20 +91,49 @@ static int share_new(struct nd_connection *connection,
                 return nd_fault_set(fault, NDBUS_ENOMEM, "segment", "no memory");
         }
         share->server = server;
-        share->owner = connection;
-        share->number = prelude->segment;
-        share->memory = (struct nd_segment){.fd = fd, .bytes = prelude->place};
+        share->number = number;
+        share->memory = *memory;
         RB_INIT(&share->blocks);
         nd_list_init(&share->handed);
         nd_list_init(&share->rescue.in_server);
-        RB_INSERT(nd_share_tree, &lender->shares, share);
-        ++lender->n_shares;
-        lender->bytes += share->memory.bytes;
         nd_list_push_tail(&server->shares, &share->in_server);
         ++server->n_shares;
         server->shares_bytes += share->memory.bytes;
-        ++server->counters.shm_segments;
+        *ret = share;
         return 0;
+}
+
+/* Takes @fd on success. 0, NDBUS_ENO_SPACE, NDBUS_ENOMEM */
+static int share_lend(struct nd_connection *connection,
+                      const struct nd_prelude *prelude,
+                      int fd,
+                      struct nd_fault *fault)
+{
+        const struct nd_segment memory = {.fd = fd, .bytes = prelude->place};
+        struct nd_lender *lender = &connection->lender;
+        struct nd_share *share;
+        int r = share_new(connection->server, &memory, prelude->segment, &share, fault);
+
+        if (r < 0)
+                return r;
+        share->owner = connection;
+        RB_INSERT(nd_share_tree, &lender->shares, share);
+        ++lender->n_shares;
+        lender->bytes += share->memory.bytes;
+        ++connection->server->counters.shm_segments;
+        return 0;
+}
+
+struct nd_share *nd_share_new_own(struct nd_server *server, struct nd_shm_segment *segment)
+{
+        struct nd_share *share;
+
+        if (share_new(server, &segment->memory, segment->number, &share, NULL) < 0)
+                return NULL;
+        share->own = segment;
+        share->charged_bytes = share->memory.bytes;
+        nd_memory_charge_anyway(&server->store.memory, share->charged_bytes);
+        return share;
 }
 
 int nd_share_announce(struct nd_connection *connection,
@@ -125,7 +154,7 @@ int nd_share_announce(struct nd_connection *connection,
         if (r == 0)
                 r = share_check(connection, prelude, fd, fault);
         if (r == 0)
-                r = share_new(connection, prelude, fd, fault);
+                r = share_lend(connection, prelude, fd, fault);
         if (r == 0) {
                 nd_outbox_control(&connection->outbox, &answer, NULL, NULL, 0);
                 return 0;
@@ -149,14 +178,11 @@ int nd_share_announce(struct nd_connection *connection,
 static void share_close(struct nd_share *share)
 {
         struct nd_server *server = share->server;
-        int fd = share->memory.fd;
 
-        if (fd < 0)
+        if (share->memory.fd < 0)
                 return;
-        share->memory.fd = -1;
         nd_rescue_end(share);
-        nd_segment_close(&share->memory);
-        nd_closer_close(&server->closer, &fd, 1);
+        nd_closer_close_segment(&server->closer, &share->memory);
         nd_memory_discharge(&server->store.memory, share->charged_bytes);
         share->charged_bytes = 0;
         nd_list_unlink(&share->in_server);
@@ -167,7 +193,7 @@ static void share_close(struct nd_share *share)
 
 void nd_share_settle(struct nd_share *share)
 {
-        if (share->owner || share->is_busy)
+        if (share->owner || share->own || share->is_busy)
                 return;
         if (share->n_wanted == 0)
                 share_close(share);
@@ -215,6 +241,13 @@ static void share_disown(struct nd_share *share)
         nd_share_settle(share);
 }
 
+void nd_share_end_own(struct nd_share *share)
+{
+        nd_assert(share->n_blocks == 0);
+        share->own = NULL;
+        nd_share_settle(share);
+}
+
 void nd_lender_deinit(struct nd_lender *lender)
 {
         struct nd_share *share;
@@ -241,14 +274,36 @@ int nd_share_withdraw(struct nd_connection *connection, uint32_t number, struct 
 
 /* ---------------------------------------------------------------------------------------- blocks */
 
+struct nd_block *
+nd_share_add(struct nd_share *share, uint64_t place, uint64_t bytes, struct nd_fault *fault)
+{
+        struct nd_server *server = share->server;
+        struct nd_memory *memory = &server->store.memory;
+        struct nd_block *block;
+
+        if (!nd_server_charge(server, sizeof(*block))) {
+                nd_memory_fault(memory, sizeof(*block), fault);
+                return NULL;
+        }
+        block = nd_slab_take(&server->store.shm_blocks, sizeof(*block));
+        if (!block) {
+                nd_memory_discharge(memory, sizeof(*block));
+                nd_fault_set(fault, NDBUS_ENO_SPACE, "block", "no memory");
+                return NULL;
+        }
+        *block = (struct nd_block){.share = share, .place = place, .bytes = bytes};
+        nd_list_init(&block->in_released);
+        RB_INSERT(nd_block_tree, &share->blocks, block);
+        ++share->n_blocks;
+        return nd_block_want(block);
+}
+
 int nd_lender_block(struct nd_connection *connection,
                     const struct nd_prelude *prelude,
                     struct nd_block **ret,
                     struct nd_fault *fault)
 {
         struct nd_share *share = lender_find(&connection->lender, prelude->segment);
-        struct nd_memory *memory = &connection->server->store.memory;
-        struct nd_block *block;
 
         if (!share)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "segment", "%u is not announced",
@@ -265,24 +320,8 @@ int nd_lender_block(struct nd_connection *connection,
                                     "the block at %" PRIu64
                                     " of segment %u is published and not released",
                                     prelude->place, prelude->segment);
-
-        if (!nd_server_charge(connection->server, sizeof(*block)))
-                return nd_memory_fault(memory, sizeof(*block), fault);
-        block = nd_slab_take(&connection->server->store.shm_blocks, sizeof(*block));
-        if (!block) {
-                nd_memory_discharge(memory, sizeof(*block));
-                return nd_fault_set(fault, NDBUS_ENO_SPACE, "block", "no memory");
-        }
-        *block = (struct nd_block){
-                .share = share,
-                .place = prelude->place,
-                .bytes = prelude->body_bytes,
-        };
-        nd_list_init(&block->in_released);
-        RB_INSERT(nd_block_tree, &share->blocks, block);
-        ++share->n_blocks;
-        *ret = nd_block_want(block);
-        return 0;
+        *ret = nd_share_add(share, prelude->place, prelude->body_bytes, fault);
+        return *ret ? 0 : NDBUS_ENO_SPACE;
 }
 
 /* Nobody needs it any more, if that is so. */
@@ -297,6 +336,8 @@ static void block_settle(struct nd_block *block)
                         nd_connection_mark_dirty(owner);
                         return;
                 }
+                if (share->own)
+                        nd_shm_pool_give(share->own, block->place, share->server->now_ns);
                 block_free(block);
         }
         nd_share_settle(share);
@@ -322,7 +363,7 @@ struct nd_block *nd_block_unwant(struct nd_block *block)
         share = block->share;
         --share->n_wanted;
         share->wanted_bytes -= block->bytes;
-        if (!share->owner) {
+        if (!share->owner && !share->own) {
                 share->charged_bytes += block->bytes;
                 nd_memory_charge_anyway(&share->server->store.memory, block->bytes);
                 nd_rescue_consider(share);
@@ -340,6 +381,11 @@ void nd_block_unhold(struct nd_block *block)
 {
         if (--block->n_holds == 0)
                 block_settle(block);
+}
+
+bool nd_block_is_own(const struct nd_block *block)
+{
+        return block && block->share->own;
 }
 
 uint8_t *nd_block_bytes(struct nd_block *block)

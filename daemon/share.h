@@ -6,7 +6,7 @@
  *
  * A block is published from the PUBLISH that names it until its publisher is told that it is
  * released. Messages want it (queues, retained values) and clients hold it (nd_hold, ledger.h);
- * when neither is left it is released.
+ * when neither is left it is released. A segment of the daemon's own is like a publisher's (own.h).
  */
 
 #include <bsd/sys/tree.h>
@@ -18,6 +18,7 @@
 struct nd_connection;
 struct nd_server;
 struct nd_share;
+struct nd_shm_segment;
 
 struct nd_block {
         RB_ENTRY(nd_block) in_share;
@@ -37,14 +38,17 @@ struct nd_share {
         struct nd_list in_server; /* nd_server.shares */
         struct nd_server *server;
         struct nd_connection *owner; /* NULL: it is gone, and the number free */
-        uint32_t number;             /* the owner's */
-        struct nd_segment memory;    /* mapped only if bytes of it had to be sent by a socket */
+        struct nd_shm_segment *own; /* NULL unless it is the daemon's own; then there is no owner */
+        uint64_t filled_bytes;      /* own: so many of its bytes have memory */
+        uint32_t number;            /* the owner's */
+        struct nd_segment memory;   /* mapped only if bytes of it had to be sent by a socket */
         struct nd_block_tree blocks; /* by place */
         size_t n_blocks;
         size_t n_wanted; /* of them, wanted by messages */
         uint64_t wanted_bytes;
-        uint64_t charged_bytes;  /* owner gone: what is charged beyond the messages in it */
-        bool is_busy;            /* it does not go now, whatever is left of it */
+        uint64_t
+                charged_bytes; /* owner gone: what is charged beyond the messages in it; own: all */
+        bool is_busy;          /* it does not go now, whatever is left of it */
         struct nd_rescue rescue; /* owner gone */
         struct nd_list handed;   /* nd_handed.in_share */
 };
@@ -85,6 +89,16 @@ int nd_lender_block(struct nd_connection *connection,
                     struct nd_block **ret,
                     struct nd_fault *fault);
 
+/* A segment of the daemon's own, charged whole. NULL: no memory */
+struct nd_share *nd_share_new_own(struct nd_server *server, struct nd_shm_segment *segment);
+
+/* It is given back; no block is in it. */
+void nd_share_end_own(struct nd_share *share);
+
+/* A block of it, wanted once. NULL: there is no memory to note it */
+struct nd_block *
+nd_share_add(struct nd_share *share, uint64_t place, uint64_t bytes, struct nd_fault *fault);
+
 /* Tells it of blocks that are released, as many as there is room for. */
 void nd_lender_write_released(struct nd_connection *connection);
 
@@ -96,6 +110,9 @@ struct nd_block *nd_block_want(struct nd_block *block);
 struct nd_block *nd_block_unwant(struct nd_block *block);
 void nd_block_hold(struct nd_block *block);
 void nd_block_unhold(struct nd_block *block);
+
+/* Accepts NULL. */
+bool nd_block_is_own(const struct nd_block *block);
 
 /* Its bytes, for sending; NULL: the segment cannot be mapped. */
 uint8_t *nd_block_bytes(struct nd_block *block);

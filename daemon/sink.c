@@ -116,6 +116,16 @@ static struct nd_subscription *sink_member(const struct nd_sink *sink)
                        : NULL;
 }
 
+bool nd_sink_takes_blocks(const struct nd_sink *sink)
+{
+        nd_list_for_each (i, &sink->members) {
+                if (nd_ledger_takes_blocks(
+                            nd_list_entry(i, struct nd_subscription, in_sink)->connection))
+                        return true;
+        }
+        return false;
+}
+
 void nd_sink_wake(struct nd_sink *sink)
 {
         struct nd_subscription *member = sink_member(sink);

@@ -54,6 +54,9 @@ static inline bool nd_sink_is_group(const struct nd_sink *sink)
 /* A complete message arrives; the policy decides. May end the sink (disconnect). */
 void nd_sink_deliver(struct nd_sink *sink, struct nd_message *message);
 
+/* Does any of its members take bodies in blocks? */
+bool nd_sink_takes_blocks(const struct nd_sink *sink);
+
 /* A message whose body still arrives: it may be passed on at once. false: no memory */
 bool nd_sink_announce(struct nd_sink *sink, struct nd_message *message);
 

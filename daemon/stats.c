@@ -333,8 +333,11 @@ static void stats_segments(msgpack_packer *packer, const struct nd_server *serve
 
                 msgpack_pack_map(packer, 8);
                 stats_number(packer, "source", owner ? owner->source : 0);
-                stats_string(packer, "client", owner ? owner->client : "");
-                stats_number(packer, "pid", owner ? (uint64_t)owner->peer_pid : 0);
+                stats_string(packer, "client", owner ? owner->client : share->own ? "ndbusd" : "");
+                stats_number(packer, "pid",
+                             owner        ? (uint64_t)owner->peer_pid
+                             : share->own ? (uint64_t)getpid()
+                                          : 0);
                 stats_number(packer, "segment", share->number);
                 stats_number(packer, "bytes", share->memory.bytes);
                 stats_number(packer, "blocks", share->n_blocks);

@@ -424,6 +424,25 @@ static struct nd_entry *subscription_first(const struct nd_list *list)
         return node ? nd_list_entry(node, struct nd_entry, in_queue) : NULL;
 }
 
+/* What may be begun while it arrives. A body that is received into a block is handed over whole; until it
+ * is, others go past it, and its publisher, which is paced by its receivers, is not kept waiting. */
+static struct nd_entry *subscription_next_arriving(struct nd_subscription *subscription)
+{
+        nd_list_for_each (i, &subscription->sink->arriving) {
+                struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_queue);
+                struct nd_message *message = entry->message;
+
+                if (!message->block || !nd_ledger_takes_blocks(subscription->connection))
+                        return entry;
+                if (entry->sent_bytes < message->available_bytes &&
+                    subscription_is_open(subscription, message->body_bytes)) {
+                        entry->sent_bytes = message->available_bytes;
+                        nd_credit_progress(message, false);
+                }
+        }
+        return NULL;
+}
+
 static struct nd_entry *subscription_next(struct nd_subscription *subscription,
                                           enum nd_piece_origin *ret_origin)
 {
@@ -448,7 +467,8 @@ static struct nd_entry *subscription_next(struct nd_subscription *subscription,
                 return entry;
 
         *ret_origin = ND_PIECE_FROM_ARRIVING;
-        return subscription->cut ? NULL : subscription_first(&sink->arriving);
+        entry = subscription_next_arriving(subscription);
+        return subscription->cut ? NULL : entry;
 }
 
 static void

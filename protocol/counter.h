@@ -41,6 +41,9 @@
         XX(shm_segments, "segments of shared memory announced by publishers")                      \
         XX(shm_refused, "segments refused: look for shm-max and the file descriptor limit")        \
         XX(shm_messages, "messages published in shared memory")                                    \
+        XX(shm_own_messages,                                                                       \
+           "messages received by a socket into shared memory of the daemon's own")                 \
+        XX(shm_own_exhausted, "the same, but there was none: raise --shm-own-max or --memory-max") \
         XX(shm_deliveries, "deliveries of which no body byte was sent: they lie in shared memory") \
         XX(shm_fallback,                                                                           \
            "deliveries by the socket to clients that hold too much or may not see all")            \

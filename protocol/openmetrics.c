@@ -48,7 +48,8 @@ static const struct om_metric {
         {"memory_max_bytes", "memory", "max", OM_GAUGE, "most that may be: --memory-max"},
         {"memory_retained_bytes", "memory", "retained", OM_GAUGE, "of it in retained values"},
         {"memory_messages", "memory", "messages", OM_GAUGE, "messages that are kept"},
-        {"memory_shm_bytes", "memory", "shm", OM_GAUGE, "shared memory of all clients"},
+        {"memory_shm_bytes", "memory", "shm", OM_GAUGE,
+         "shared memory of all clients, and of the daemon itself"},
         {"memory_shm_max_bytes", "memory", "shm_max", OM_GAUGE,
          "shared memory that one client may have: --shm-max"},
 

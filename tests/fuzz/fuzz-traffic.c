@@ -9,10 +9,12 @@
  * that rise, and for every subscription received + dropped = matched.
  *
  * Two of them have shared memory. They publish in blocks, hold what they receive, and release it some
- * time; no block is released to its publisher while another client holds it.
+ * time; no block is released to its publisher while another client holds it. What comes by a socket they
+ * may get in segments of the server's own, which they map.
  */
 
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/sink.h"
 #include "protocol/byteorder.h"
@@ -100,6 +102,7 @@ struct peer {
                 UNMAPPABLE,
                 GONE,
         } handed[HANDED_MAX];
+        struct nd_segment own[HANDED_MAX]; /* those that are the server's */
 
         struct held {
                 uint32_t segment;
@@ -203,19 +206,23 @@ static struct stream *peer_stream(struct peer *peer, uint32_t number)
 /* It is where it was published, and stays there until it is released. */
 static void hear_block(struct peer *peer, struct stream *stream, const struct nd_prelude *p)
 {
+        const struct nd_segment *own = &peer->own[p->segment % HANDED_MAX];
+        const struct nd_segment *segment = own->base ? own : nd_embedded_segment();
+
         nd_assert(peer->has_shm && p->segment < HANDED_MAX);
         nd_assert(peer->handed[p->segment] == HANDED || peer->handed[p->segment] == UNMAPPABLE);
-        nd_assert(p->place % SLOT_BYTES == 0);
-        nd_assert(p->body_bytes <= ND_EMBEDDED_SEGMENT_BYTES - p->place);
+        nd_assert(p->place % (own->base ? ND_ALIGN_BYTES : SLOT_BYTES) == 0);
+        nd_assert(p->body_bytes <= segment->bytes - p->place);
         if (peer->handed[p->segment] == HANDED) {
                 nd_assert(peer->n_held < HELD_MAX);
                 peer->held[peer->n_held++] = (struct held){p->segment, p->place, p->source};
         }
-        hear_body(peer, stream, nd_embedded_segment()->base + p->place, p->body_bytes);
+        hear_body(peer, stream, segment->base + p->place, p->body_bytes);
 }
 
 static void hear_segment(struct peer *peer, const struct nd_prelude *p)
 {
+        struct stat this, theirs;
         int fd;
 
         if (!(p->flags & ND_FLAG_FD)) { /* the answer */
@@ -223,12 +230,21 @@ static void hear_segment(struct peer *peer, const struct nd_prelude *p)
                 peer->is_announced = true;
                 return;
         }
-        nd_assert(p->segment > peer->last_handed && p->segment < HANDED_MAX);
-        peer->last_handed = p->segment;
+        /* one that was about to be sent may be overtaken by a later one */
+        nd_assert(p->segment > 0 && p->segment < HANDED_MAX);
+        nd_assert(peer->handed[p->segment] == NOT_HANDED);
+        if (p->segment > peer->last_handed)
+                peer->last_handed = p->segment;
         peer->handed[p->segment] = HANDED;
         fd = nd_embedded_take_fd(&peer->end);
-        nd_assert(nd_segment_check(fd, ND_EMBEDDED_SEGMENT_BYTES, NULL) == 0);
-        close(fd);
+        nd_assert(nd_segment_check(fd, p->place, NULL) == 0);
+        nd_assert(fstat(fd, &this) == 0 && fstat(nd_embedded_segment()->fd, &theirs) == 0);
+        if (this.st_ino == theirs.st_ino) {
+                close(fd);
+                return;
+        }
+        nd_assert(nd_segment_map_read(fd, p->place, &peer->own[p->segment], NULL) == 0);
+        nd_segment_close_fd(&peer->own[p->segment]);
 }
 
 static void hear_segment_gone(struct peer *peer, const struct nd_prelude *p)
@@ -254,7 +270,8 @@ static void hear_release(struct peer *peer, const struct nd_prelude *p, const ui
                 for (size_t i = 0; i < PEERS_N; ++i) {
                         for (size_t k = 0; k < peers[i].n_held; ++k)
                                 nd_assert(peers[i].held[k].source != peer->source ||
-                                          peers[i].held[k].place != place);
+                                          peers[i].held[k].place != place ||
+                                          peers[i].own[peers[i].held[k].segment].base);
                 }
         }
         nd_assert(r == 0);
@@ -471,6 +488,10 @@ static void peer_close(struct peer *peer)
 {
         nd_embedded_close(&peer->end);
         peer->n_held = 0;
+        for (uint32_t i = 1; i <= peer->last_handed; ++i) {
+                if (peer->own[i].base)
+                        nd_segment_close(&peer->own[i]);
+        }
         nd_embedded_run(1);
 }
 

@@ -5,7 +5,8 @@
  *
  * A publisher with room for a few messages uses every block again as soon as it may. One message is
  * held all the time, and compared with a copy: while others come and go, after its bus was closed,
- * after the daemon was killed and started again and its publisher went on, and after that closed.
+ * after the daemon was killed and started again and its publisher went on, and after that closed. The
+ * same for one that came by TCP, which the daemon received into memory of its own.
  */
 
 #include <criterion/criterion.h>
@@ -110,5 +111,64 @@ Test(held, never_changes)
         free(held.copy);
         nd_client_close(pub);
         nd_client_close(other);
+        nd_harness_stop(h);
+}
+
+/* The daemon, which has room for a few messages, fills every block that is free, more than once. */
+static void flow_from_tcp(struct ndbus *pub, struct ndbus *sub)
+{
+        for (uint64_t i = 1; i <= 40; ++i) {
+                const struct ndbus_array *array;
+                struct ndbus_message *m;
+
+                nd_client_publish(pub, "a", 1000 + i, MIB);
+                m = nd_client_receive(sub);
+                ndbus_message_arrays(m, &array);
+                cr_assert(array->flags & NDBUS_READ_ONLY, "not in shared memory");
+                cr_assert_eq((uintptr_t)array->data % 64, 0);
+                cr_assert_eq(nd_client_take_number(m), 1000 + i);
+        }
+        nd_client_flush(pub);
+}
+
+Test(held, never_changes_when_it_came_by_tcp)
+{
+        static const char *const args[] = {"--memory-max", "64M", NULL}; /* 8 MiB of its own */
+        const struct nd_transport *tcp = &nd_transports[ND_TRANSPORTS_N - 1];
+        const struct nd_harness_options options = {.args = args};
+        struct nd_harness *h = nd_harness_start(&options);
+        struct ndbus *pub = nd_client_open(h, tcp, NULL), *sub = nd_client_open(h, shm, NULL),
+                     *other;
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+        struct held held;
+
+        nd_client_subscribe(sub, "a", NULL);
+        nd_client_publish(pub, "a", 1, MIB);
+        held = hold_next(sub);
+        flow_from_tcp(pub, sub);
+        is_as_it_was(&held, "while others came");
+        cr_assert_eq(ndbus_shm_stats(sub, &stats), 0);
+        cr_assert_eq(stats.held, 1);
+
+        nd_client_close(sub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        flow_from_tcp(pub, other);
+        is_as_it_was(&held, "after its bus was closed");
+        nd_client_close(other);
+
+        nd_harness_signal(h, SIGKILL);
+        cr_assert(nd_harness_wait_exit(h, ND_CLIENT_WAIT_MS, NULL));
+        nd_harness_start_again(h);
+        publish_after_reconnect(pub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        flow_from_tcp(pub, other);
+        is_as_it_was(&held, "after the daemon was started again");
+
+        ndbus_message_free(held.m);
+        free(held.copy);
+        nd_client_close(other);
+        nd_client_close(pub);
         nd_harness_stop(h);
 }

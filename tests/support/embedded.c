@@ -29,6 +29,7 @@ struct nd_server *nd_embedded_server(void)
                 .memory_max = 8 * ND_MIB,
                 .message_max = 4 * ND_MIB,
                 .shm_max = 4 * ND_MIB,
+                .shm_own_max = ND_MIB,
                 .header_max = ND_HEADER_BYTES_MAX,
                 .meta_max = ND_META_BYTES_MAX,
                 .clients_max = 16,
@@ -60,6 +61,7 @@ void nd_embedded_later(uint64_t ms)
                 nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server), now_ns);
         nd_arena_trim(&server.store.arena);
         nd_accounts_sweep(&server.accounts, now_ns);
+        (void)nd_own_trim(&server, ND_OWN_IDLE_NS);
         nd_server_settle(&server);
 }
 
@@ -81,7 +83,7 @@ const struct nd_segment *nd_embedded_segment(void)
 
 static void check_share(struct nd_share *share)
 {
-        uint64_t wanted_bytes = 0;
+        uint64_t wanted_bytes = 0, end = 0;
         size_t n = 0, n_wanted = 0;
         struct nd_block *block;
 
@@ -94,13 +96,22 @@ static void check_share(struct nd_share *share)
                 /* what nobody needs is on its way to the publisher, who is there to be told */
                 nd_assert((block->n_wants == 0 && block->n_holds == 0) ==
                           !nd_list_is_empty(&block->in_released));
+                nd_assert(!share->own ||
+                          (nd_list_is_empty(&block->in_released) && block->place >= end));
+                end = block->place + block->bytes;
         }
         nd_assert(share->n_blocks == n);
         nd_assert(share->n_wanted == n_wanted);
         nd_assert(share->wanted_bytes == wanted_bytes);
         nd_assert(share->memory.fd >= 0);
-        nd_assert(share->owner || n_wanted > 0);
-        nd_assert(share->owner || share->charged_bytes == share->memory.bytes - wanted_bytes);
+        nd_assert(!share->owner || !share->own);
+        nd_assert(share->owner || share->own || n_wanted > 0);
+        if (share->own) {
+                nd_assert(share->charged_bytes == share->memory.bytes);
+                nd_assert(share->own->blocks.n_used == n);
+        } else if (!share->owner) {
+                nd_assert(share->charged_bytes == share->memory.bytes - wanted_bytes);
+        }
 }
 
 /* Returns what it counts for its identity. */
@@ -133,8 +144,9 @@ static uint64_t check_queue(const struct nd_queue *queue)
 
 void nd_embedded_check(void)
 {
-        uint64_t used[_ND_LIMIT_N] = {0};
+        uint64_t used[_ND_LIMIT_N] = {0}, retained_bytes = 0;
         struct nd_account *account;
+        struct nd_topic *topic;
 
         nd_list_for_each (i, &server.connections) {
                 struct nd_connection *connection =
@@ -157,7 +169,13 @@ void nd_embedded_check(void)
                 used[ND_LIMIT_TOPICS] += publisher->n_pairs + connection->n_watches;
                 used[ND_LIMIT_HELD] += connection->holder.held_bytes;
         }
-        used[ND_LIMIT_RETAINED] = server.retained_bytes;
+        RB_FOREACH (topic, nd_topic_tree, &server.router.topics) {
+                if (!topic->retained)
+                        continue;
+                used[ND_LIMIT_RETAINED] += topic->retained->cost_bytes;
+                retained_bytes += topic->retained->charged_bytes;
+        }
+        nd_assert(server.retained_bytes == retained_bytes);
         RB_FOREACH (account, nd_account_tree, &server.accounts.tree) {
                 for (size_t i = 0; i < _ND_LIMIT_N; ++i)
                         nd_assert(account->used[i] == used[i]);
@@ -183,12 +201,13 @@ void nd_embedded_check_empty(void)
 
                 /* only what is retained keeps a topic */
                 nd_assert(message && topic->n_refs == (message->copy ? 2 : 1));
-                server.retained_bytes -= message->cost_bytes;
+                server.retained_bytes -= message->charged_bytes;
                 topic->retained_by->used[ND_LIMIT_RETAINED] -= message->cost_bytes;
                 nd_account_unref(nd_steal(topic->retained_by));
                 nd_message_unref(message);
         }
         nd_assert(server.accounts.n == 0);
+        (void)nd_own_trim(&server, 0); /* behind them, because they may lie there */
         nd_assert(server.n_connections == 0);
         nd_assert(server.n_refused == 0);
         nd_assert(server.router.n_topics == 0);

@@ -28,14 +28,19 @@ static void say(int fd, const void *bytes, size_t n_bytes)
                 _exit(1);
 }
 
-_Noreturn static void
-run(const char *url, const char *pattern, const struct ndbus_subscribe_options *options, int fd)
+_Noreturn static void run(const struct nd_harness *h,
+                          const struct nd_transport *transport,
+                          const char *pattern,
+                          const struct ndbus_subscribe_options *options,
+                          int fd)
 {
+        struct ndbus_options bus_options = NDBUS_OPTIONS_INIT;
         struct ndbus_subscription *sub;
         struct ndbus_message *m;
         struct ndbus *bus;
 
-        if (ndbus_open(&bus, url, NULL))
+        bus_options.no_shm = !transport->is_shm;
+        if (ndbus_open(&bus, nd_client_url(h, transport), &bus_options))
                 nd_harness_fail(NULL, "subscriber: %s", ndbus_detail());
         sub = nd_client_subscribe(bus, pattern, options);
         say(fd, &(struct greeting){ndbus_source(bus), ndbus_subscription_id(sub)},
@@ -80,7 +85,7 @@ void nd_subscriber_start(struct nd_subscriber *s,
         if (s->pid == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
                 close(fds[0]);
-                run(nd_client_url(h, transport), pattern, options, fds[1]);
+                run(h, transport, pattern, options, fds[1]);
         }
         close(fds[1]);
         s->said_fd = fds[0];

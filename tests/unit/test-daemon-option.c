@@ -156,6 +156,11 @@ Test(daemon_option, together)
 
         expect_refused("--memory-max=8M", "--message-max=5M", "message-max", "4194304");
         cr_expect_eq(parse("--memory-max=8M", "--message-max=4M", &options, &fault), 0);
+        expect_refused("--memory-max=8M", "--shm-own-max=2M", "shm-own-max", "1048576");
+        cr_expect_eq(parse("--memory-max=8M", "--shm-own-max=0", &options, &fault), 0);
+        cr_expect_eq(options.shm_own_max, 0);
+        cr_expect_eq(parse("--memory-max=8M", "--shm-max=0", &options, &fault), 0);
+        cr_expect_eq(options.shm_own_max, 1 << 20);
         cr_expect_eq(options.message_max, 4 * ND_MIB);
 }
 
