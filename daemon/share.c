@@ -111,7 +111,7 @@ static int share_lend(struct nd_connection *connection,
 {
         const struct nd_segment memory = {.fd = fd, .bytes = prelude->place};
         struct nd_lender *lender = &connection->lender;
-        struct nd_share *share;
+        struct nd_share *share = NULL;
         int r = share_new(connection->server, &memory, prelude->segment, &share, fault);
 
         if (r < 0)
@@ -126,7 +126,7 @@ static int share_lend(struct nd_connection *connection,
 
 struct nd_share *nd_share_new_own(struct nd_server *server, struct nd_shm_segment *segment)
 {
-        struct nd_share *share;
+        struct nd_share *share = NULL;
 
         if (share_new(server, &segment->memory, segment->number, &share, NULL) < 0)
                 return NULL;

@@ -122,12 +122,15 @@ Test(footprint, of_one_array_and_eight_readers_is_the_array)
         cr_assert_eq(stats.fallback, 0);
         added = pss_of_all(h, readers) - before;
         if (nd_harness_memory_is_exact()) {
-                printf("%" PRIu64 " MiB in segments, %" PRIu64 " KiB beside them\n",
-                       stats.segment_bytes / MIB, (added - stats.segment_bytes) / 1024);
-                cr_assert_geq(added, stats.segment_bytes, "the segment is part of it");
-                cr_expect_lt(added - stats.segment_bytes, ADDED_MIB * MIB,
-                             "%" PRIu64 " KiB beside the segment's",
-                             (added - stats.segment_bytes) / 1024);
+                printf("%" PRIu64 " MiB in segments, %" PRId64 " KiB beside them\n",
+                       stats.segment_bytes / MIB,
+                       ((int64_t)added - (int64_t)stats.segment_bytes) / 1024);
+                /* pages of libraries count less while others run who have them too */
+                cr_assert_gt(added + ADDED_MIB * MIB, stats.segment_bytes,
+                             "the segment is part of it");
+                cr_expect_lt(added, stats.segment_bytes + ADDED_MIB * MIB,
+                             "%" PRId64 " KiB beside the segment's",
+                             ((int64_t)added - (int64_t)stats.segment_bytes) / 1024);
         }
 
         for (size_t i = 0; i < READERS_N; ++i) {
