@@ -74,21 +74,23 @@ static int share_check(struct nd_connection *connection,
         return nd_segment_check(fd, prelude->place, fault);
 }
 
-/* Takes over @memory on success. 0, NDBUS_ENO_SPACE, NDBUS_ENOMEM */
-static int share_new(struct nd_server *server,
-                     const struct nd_segment *memory,
-                     uint32_t number,
-                     struct nd_share **ret,
-                     struct nd_fault *fault)
+/* Takes over @memory on success; else the fault says why: NDBUS_ENO_SPACE, NDBUS_ENOMEM. */
+static struct nd_share *share_new(struct nd_server *server,
+                                  const struct nd_segment *memory,
+                                  uint32_t number,
+                                  struct nd_fault *fault)
 {
         struct nd_share *share;
 
-        if (!nd_server_charge(server, sizeof(*share)))
-                return nd_memory_fault(&server->store.memory, sizeof(*share), fault);
+        if (!nd_server_charge(server, sizeof(*share))) {
+                nd_memory_fault(&server->store.memory, sizeof(*share), fault);
+                return NULL;
+        }
         share = calloc(1, sizeof(*share));
         if (!share) {
                 nd_memory_discharge(&server->store.memory, sizeof(*share));
-                return nd_fault_set(fault, NDBUS_ENOMEM, "segment", "no memory");
+                nd_fault_set(fault, NDBUS_ENOMEM, "segment", "no memory");
+                return NULL;
         }
         share->server = server;
         share->number = number;
@@ -99,8 +101,7 @@ static int share_new(struct nd_server *server,
         nd_list_push_tail(&server->shares, &share->in_server);
         ++server->n_shares;
         server->shares_bytes += share->memory.bytes;
-        *ret = share;
-        return 0;
+        return share;
 }
 
 /* Takes @fd on success. 0, NDBUS_ENO_SPACE, NDBUS_ENOMEM */
@@ -111,11 +112,10 @@ static int share_lend(struct nd_connection *connection,
 {
         const struct nd_segment memory = {.fd = fd, .bytes = prelude->place};
         struct nd_lender *lender = &connection->lender;
-        struct nd_share *share = NULL;
-        int r = share_new(connection->server, &memory, prelude->segment, &share, fault);
+        struct nd_share *share = share_new(connection->server, &memory, prelude->segment, fault);
 
-        if (r < 0)
-                return r;
+        if (!share)
+                return fault->code;
         share->owner = connection;
         RB_INSERT(nd_share_tree, &lender->shares, share);
         ++lender->n_shares;
@@ -126,9 +126,9 @@ static int share_lend(struct nd_connection *connection,
 
 struct nd_share *nd_share_new_own(struct nd_server *server, struct nd_shm_segment *segment)
 {
-        struct nd_share *share = NULL;
+        struct nd_share *share = share_new(server, &segment->memory, segment->number, NULL);
 
-        if (share_new(server, &segment->memory, segment->number, &share, NULL) < 0)
+        if (!share)
                 return NULL;
         share->own = segment;
         share->charged_bytes = share->memory.bytes;
