@@ -158,7 +158,16 @@ void nd_connection_mark_closing(struct nd_connection *connection)
         if (connection->state >= ND_CONNECTION_CLOSING)
                 return;
         connection->state = ND_CONNECTION_CLOSING;
+        nd_list_unlink(&connection->in_closing);
         nd_list_push_tail(&connection->server->closing, &connection->in_closing);
+}
+
+void nd_connection_mark_broken(struct nd_connection *connection)
+{
+        if (connection->state >= ND_CONNECTION_CLOSING || connection->is_broken)
+                return;
+        connection->is_broken = true;
+        nd_list_push_tail(&connection->server->broken, &connection->in_closing);
 }
 
 /* The peer may still be sending: closing now would throw away what it has not read yet. So the
@@ -616,12 +625,17 @@ static size_t connection_receive(struct nd_connection *connection,
         return (size_t)n;
 }
 
-bool nd_connection_has_input(const struct nd_connection *connection)
+static bool connection_has_bytes(const struct nd_connection *connection)
 {
         int n = 0;
 
+        return ioctl(connection->fd, FIONREAD, &n) == 0 && n > 0;
+}
+
+bool nd_connection_has_input(const struct nd_connection *connection)
+{
         return connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output &&
-               ioctl(connection->fd, FIONREAD, &n) == 0 && n > 0;
+               connection_has_bytes(connection);
 }
 
 /* Nothing that it says matters any more but that it closes. */
@@ -683,12 +697,12 @@ static bool connection_read(struct nd_connection *connection)
                connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output;
 }
 
-/* The peer is gone, perhaps without having read all that it was sent, which the kernel reports as an
- * error; what it has sent before is there all the same. */
-static void connection_read_last(struct nd_connection *connection)
+void nd_connection_read_last(struct nd_connection *connection)
 {
-        for (unsigned i = 0; i < CONNECTION_LAST_READS_MAX &&
-                             connection->state < ND_CONNECTION_CLOSING && !connection->is_held;
+        nd_list_unlink(&connection->in_closing);
+        for (unsigned i = 0;
+             i < CONNECTION_LAST_READS_MAX && connection->state < ND_CONNECTION_CLOSING &&
+             !connection->is_held && connection_has_bytes(connection);
              ++i)
                 (void)connection_read(connection);
         nd_connection_mark_closing(connection);
@@ -701,7 +715,7 @@ static void connection_on_event(uv_poll_t *poll, int status, int events)
 
         server->now_ns = uv_hrtime();
         if (status < 0) {
-                connection_read_last(connection);
+                nd_connection_read_last(connection);
         } else {
                 if (events & UV_WRITABLE) {
                         connection->outbox.is_blocked = false;

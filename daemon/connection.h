@@ -46,7 +46,7 @@ struct nd_connection {
         struct nd_server *server;
         struct nd_list in_server;  /* nd_server.connections */
         struct nd_list in_dirty;   /* nd_server.dirty: has output to try */
-        struct nd_list in_closing; /* nd_server.closing */
+        struct nd_list in_closing; /* nd_server.broken, then closing */
         uv_poll_t poll;
         int fd;
         int events; /* that the loop watches for */
@@ -54,7 +54,8 @@ struct nd_connection {
         bool is_tcp;
         bool closes_after_output; /* an ERROR or a reason is its last word */
         bool is_shut;             /* and that has been sent */
-        bool is_held;             /* whole packets wait in the stash until its answers are read */
+        bool is_broken; /* it takes nothing any more, but may have said something before */
+        bool is_held;   /* whole packets wait in the stash until its answers are read */
         uint8_t refuse_reason;
         uint64_t deadline_ns; /* of hello and CONNECT, or of the last words; 0: none */
         uint64_t source;
@@ -101,6 +102,14 @@ void nd_connection_mark_dirty(struct nd_connection *connection);
 
 /* Marks it for closing; the loop closes it. Without a word, and without a count. */
 void nd_connection_mark_closing(struct nd_connection *connection);
+
+/* It takes nothing any more. Once nobody is in the middle of anything the loop reads its last. */
+void nd_connection_mark_broken(struct nd_connection *connection);
+
+/* The peer is gone, perhaps without having read all that it was sent, which the kernel reports as an
+ * error to whoever writes or waits; what it has sent before is there all the same. Reads that, and marks it
+ * for closing. */
+void nd_connection_read_last(struct nd_connection *connection);
 
 /* It broke the protocol: ERROR, then close. @of: kind of the packet it is about. */
 void nd_connection_fail(struct nd_connection *connection,

@@ -459,7 +459,7 @@ static bool outbox_write_batch(struct nd_outbox *outbox)
         if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) {
                 nd_assert(!outbox_is_bug(errno));
                 outbox_advance(outbox, 0);
-                nd_connection_mark_closing(connection);
+                nd_connection_mark_broken(connection);
                 return false;
         }
         if (n > 0)
@@ -473,7 +473,7 @@ void nd_outbox_write(struct nd_outbox *outbox)
 {
         struct nd_connection *connection = outbox->connection;
 
-        if (connection->state >= ND_CONNECTION_CLOSING)
+        if (connection->state >= ND_CONNECTION_CLOSING || connection->is_broken)
                 return;
         for (unsigned i = 0; outbox_write_batch(outbox); ++i) {
                 if (i == OUTBOX_TURNS_MAX && nd_outbox_has_output(outbox)) {

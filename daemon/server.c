@@ -283,6 +283,9 @@ void nd_server_settle(struct nd_server *server)
                         nd_list_unlink(node);
                         server_write(nd_list_entry(node, struct nd_connection, in_dirty));
                 }
+                while (!nd_list_is_empty(&server->broken))
+                        nd_connection_read_last(nd_list_entry(server->broken.next,
+                                                              struct nd_connection, in_closing));
                 server_close_marked(server);
                 server_admit(server); /* behind both, because both free memory */
         } while (!nd_list_is_empty(&server->dirty) || !nd_list_is_empty(&server->closing));
@@ -500,6 +503,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->connections);
         nd_list_init(&server->listeners);
         nd_list_init(&server->dirty);
+        nd_list_init(&server->broken);
         nd_list_init(&server->closing);
         nd_list_init(&server->groups);
         nd_list_init(&server->lead);

@@ -47,6 +47,7 @@ struct nd_server {
         struct nd_list listeners;
         struct nd_metrics metrics;
         struct nd_list dirty;
+        struct nd_list broken; /* to be read to their end, and closed */
         struct nd_list closing;
         struct nd_list groups;         /* nd_sink.in_groups */
         struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */

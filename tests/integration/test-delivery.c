@@ -713,3 +713,31 @@ Test(delivery, group_member_dies_in_the_middle)
                 pair_deinit(&p);
         }
 }
+
+/* It says its last and goes, while the daemon has something for it and writes that first. */
+Test(delivery, what_was_sent_before_going_is_taken)
+{
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *publisher = nd_raw_open(h, false), *other = nd_raw_open(h, false);
+
+        nd_raw_subscribe(other, 1, &(struct nd_raw_subscribe){.pattern = "last"});
+        for (int i = 1; i <= 20; ++i) {
+                struct nd_raw *going = nd_raw_open(h, false);
+                struct nd_raw_message message;
+
+                nd_raw_subscribe(going, 1, &(struct nd_raw_subscribe){.pattern = "news"});
+                nd_harness_signal(h, SIGSTOP);
+                nd_raw_publish(publisher, "news", 100);
+                nd_raw_publish(going, "last", 100);
+                nd_raw_close(going);
+                nd_harness_signal(h, SIGCONT);
+                nd_raw_flush(publisher);
+                message = nd_raw_receive(other);
+                cr_expect_eq(message.prelude.sequence, 1);
+                nd_raw_grant(other, 1, 1, 100);
+                nd_raw_message_free(&message);
+        }
+        nd_raw_close(publisher);
+        nd_raw_close(other);
+        nd_harness_stop(h);
+}
