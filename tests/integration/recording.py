@@ -316,14 +316,14 @@ def test_losses(folder):
     with Daemon() as daemon:
         r = record(daemon, path, "t", "--depth", 1, "--bytes", "1K")
         r.process.send_signal(signal.SIGSTOP)
-        pub(daemon, "t", "--repeat", 200, data=bytes(1 << 20))
+        pub(daemon, "t", "--repeat", 400, data=bytes(1000))  # the window is 256
         r.process.send_signal(signal.SIGCONT)
-        while not any(f[3] == 200 for f in [*readable(path)]):
+        while not any(f[3] == 400 for f in [*readable(path)]):
             pass
         r.interrupt()
         values, _, _ = info(path)
         sequences = [f[3] for f in list(records(get(path)))[:-1]]
-        assert int(values["lost"]) == 200 - len(sequences) > 0, (values, len(sequences))
+        assert int(values["lost"]) == 400 - len(sequences) > 0, (values, len(sequences))
 
 
 def readable(path):
