@@ -395,7 +395,7 @@ static void server_on_signal(uv_signal_t *signal, int number)
 }
 
 /* The old rules go when nothing refers to them any more. */
-static void server_apply(struct nd_server *server, const struct nd_options *changed)
+void nd_server_apply(struct nd_server *server, const struct nd_options *changed)
 {
         struct nd_options old = server->options;
 
@@ -437,7 +437,7 @@ static void server_on_hangup(uv_signal_t *signal, int number)
                                  "the last one can be taken away at the next start only");
         }
         if (r == 0) {
-                server_apply(server, &changed);
+                nd_server_apply(server, &changed);
                 nd_log(ND_LOG_NOTICE, "reloaded config=%s",
                        server->options.config ? server->options.config : "none");
         } else {

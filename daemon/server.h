@@ -103,6 +103,9 @@ bool nd_server_make_room(struct nd_server *server, uint64_t n_bytes);
 /* Charges @n_bytes, making room for them if need be. */
 bool nd_server_charge(struct nd_server *server, uint64_t n_bytes);
 
+/* What a reload brings: @changed is taken over, and whoever is connected is held to it. */
+void nd_server_apply(struct nd_server *server, const struct nd_options *changed);
+
 /* After n_windows or clients_max has changed. */
 void nd_server_set_aside(struct nd_server *server);
 

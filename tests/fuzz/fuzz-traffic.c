@@ -470,7 +470,7 @@ static void peer_open(struct peer *peer)
 
         memset(peer, 0, sizeof(*peer));
         peer->has_shm = has_shm;
-        nd_embedded_open(&peer->end);
+        nd_embedded_open(&peer->end, false);
         nd_hello_pack(&hello, bytes);
         nd_assert(nd_embedded_send(&peer->end, bytes, sizeof(bytes)));
         nd_connect_pack(&connect, &header);

@@ -6,7 +6,8 @@
  *
  * For targets that need thousands of sessions a second, and to look at the server's own structures
  * between any two steps. Nothing listens and no timer runs but what the server starts on demand;
- * nd_embedded_later() stands in for the tick.
+ * nd_embedded_later() stands in for the tick. The nonces by which clients prove a token are those of
+ * PROTOCOL.md's example, so that the proof is known beforehand.
  */
 
 #include "daemon/server.h"
@@ -14,6 +15,20 @@
 
 /** One server for the life of the process. */
 struct nd_server *nd_embedded_server(void);
+
+/** What an operator sets. */
+struct nd_embedded_setting {
+        const char *name; /**< of an option that a reload takes over, or "insecure-anyone" */
+        const char *value;
+};
+
+/**
+ * nd_embedded_set() - a reload with these settings and no others
+ *
+ * Without a "limit" it is the one that was there at the start. "insecure-anyone" is taken over while
+ * nobody is connected.
+ */
+void nd_embedded_set(const struct nd_embedded_setting *settings, size_t n_settings);
 
 /** Let the loop take in all that there is, n times at most. */
 void nd_embedded_run(unsigned n);
@@ -26,8 +41,9 @@ void nd_embedded_later(uint64_t ms);
 #define ND_EMBEDDED_SEGMENT_BYTES (UINT64_C(4) << 20)
 const struct nd_segment *nd_embedded_segment(void);
 
-/** Fails unless for every sink matched = delivered + dropped + queued, and sums of the queues agree
- * with what is in them. */
+/** Fails unless for every sink matched = delivered + dropped + queued, sums of the queues agree with
+ * what is in them, every identity is charged what it has, and nobody is in who had to prove a token and
+ * did not. */
 void nd_embedded_check(void);
 
 /** All clients have gone: everything is as it was at the start. */
@@ -45,7 +61,9 @@ struct nd_embedded_peer {
         size_t n_fds;
 };
 
-void nd_embedded_open(struct nd_embedded_peer *peer);
+/** @is_tcp: the server takes it for one who came by TCP: it passes no descriptors, and the kernel says
+ * nothing of it. */
+void nd_embedded_open(struct nd_embedded_peer *peer, bool is_tcp);
 void nd_embedded_close(struct nd_embedded_peer *peer);
 
 /** False: the socket takes no more now. True: all of it was taken, or the server has closed. */
