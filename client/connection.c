@@ -426,13 +426,15 @@ void nd_connection_heard(struct ndbus *bus)
         bus->connection.ping_ns = 0;
 }
 
-/* What an established connection takes with it. */
-static void connection_lost(struct ndbus *bus, const struct nd_fault *fault)
+/* What an established connection takes with it; @has_output: but not the output. */
+static void connection_lost(struct ndbus *bus, const struct nd_fault *fault, bool has_output)
 {
         struct nd_credit *credit = &bus->credit;
-        uint64_t n =
-                credit->n_complete > credit->n_routed ? credit->n_complete - credit->n_routed : 0;
+        uint64_t n;
 
+        if (bus->outgoing)
+                nd_outgoing_lost(bus, bus->outgoing, has_output);
+        n = credit->n_complete > credit->n_routed ? credit->n_complete - credit->n_routed : 0;
         bus->n_lost += n;
         bus->n_lost_unflushed += n;
         *credit = (struct nd_credit){0};
@@ -447,8 +449,8 @@ void nd_connection_lose(struct ndbus *bus, const struct nd_fault *fault)
 {
         struct nd_connection *c = &bus->connection;
         bool was_ready = c->state == ND_STATE_READY;
+        bool has_output = nd_hold_part(bus, c->is_over);
 
-        nd_hold_part(bus, c->is_over);
         socket_close(bus);
         c->is_over = false;
         c->features = 0;
@@ -457,7 +459,7 @@ void nd_connection_lose(struct ndbus *bus, const struct nd_fault *fault)
         c->source = 0;
         c->why = *fault;
         if (was_ready) {
-                connection_lost(bus, fault);
+                connection_lost(bus, fault, has_output);
                 connection_pause(c, BACKOFF_MS_MIN);
         } else if (++c->i_address < c->n_addresses) {
                 connection_pause(c, 0);

@@ -82,7 +82,7 @@ static void answer(struct ndbus *bus, uint8_t kind, const struct nd_packet *pack
 static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd_fault *fault)
 {
         if (bus->outgoing && bus->outgoing->number == number && bus->outgoing->has_begun &&
-            !bus->outgoing->is_done && !bus->outgoing->segment) {
+            !bus->outgoing->is_done && bus->outgoing->leaves_at == 0 && !bus->outgoing->segment) {
                 bus->outgoing->refusal = *fault;
                 return;
         }

@@ -346,13 +346,14 @@ size_t nd_hold_count(const struct ndbus *bus)
         return bus->holder ? bus->holder->n_held : 0;
 }
 
-void nd_hold_part(struct ndbus *bus, bool is_over)
+bool nd_hold_part(struct ndbus *bus, bool is_over)
 {
         struct nd_holder *holder = bus->holder;
         struct nd_control_bytes bytes;
+        bool has_output = false;
 
         if (!holder)
-                return;
+                return false;
         bus->holder = NULL;
         nd_list_for_each_safe (i, &holder->mappings)
                 mapping_forget(holder, nd_list_entry(i, struct nd_mapping, node));
@@ -370,6 +371,7 @@ void nd_hold_part(struct ndbus *bus, bool is_over)
                         holder->is_mute = true;
                 if (!holder->is_mute)
                         nd_output_send(&holder->output, holder->guard.fds[0]);
+                has_output = !holder->is_mute;
         }
         nd_fork_lock_take(&holder->lock);
         holder->bus = NULL;
@@ -377,6 +379,7 @@ void nd_hold_part(struct ndbus *bus, bool is_over)
         holder->is_sending = false;
         nd_fork_lock_drop(&holder->lock);
         holder_unref(holder);
+        return has_output;
 }
 
 /* --------------------------------------------------------------------------------- segments */

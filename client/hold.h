@@ -58,5 +58,6 @@ void nd_hold_enter(struct ndbus *bus);
 void nd_hold_leave(struct ndbus *bus, bool is_asleep);
 
 /* The bus leaves its socket, within a call. If blocks are held it stays open for their RELEASEs, and the
- * bus no longer has it. @is_over: the other end has closed it. */
-void nd_hold_part(struct ndbus *bus, bool is_over);
+ * bus no longer has it. @is_over: the other end has closed it. True: what waits in the output stays
+ * with the socket, and is sent. */
+bool nd_hold_part(struct ndbus *bus, bool is_over);

@@ -85,6 +85,7 @@ void nd_outgoing_begin(struct ndbus *bus, struct nd_outgoing *out)
         out->is_lead_left = true;
         out->lead_sent = 0;
         out->position = 0;
+        out->leaves_at = 0;
         out->packet_end = is_whole ? out->body->bytes : 0;
         out->refusal.code = 0;
         out->credit_taken = nd_min_u64(credit->bytes, lead + out->packet_end);
@@ -143,9 +144,20 @@ int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out)
         if (out->body->bytes)
                 nd_body_copy(out->body, 0, out->body->bytes, at);
         nd_output_commit(&bus->output, n);
-        bus->credit.n_complete = out->number;
-        out->is_done = true;
+        out->leaves_at = bus->output.n_left + nd_output_bytes(&bus->output);
         return 0;
+}
+
+void nd_outgoing_finish(struct ndbus *bus, struct nd_outgoing *out)
+{
+        out->is_done = true;
+        bus->credit.n_complete = out->number;
+}
+
+void nd_outgoing_lost(struct ndbus *bus, struct nd_outgoing *out, bool has_output)
+{
+        if (out->leaves_at > 0 && (has_output || bus->output.n_left >= out->leaves_at))
+                nd_outgoing_finish(bus, out);
 }
 
 static void plan_add(struct plan *plan, const void *at, uint64_t n)
@@ -248,12 +260,6 @@ static int plan_make(struct plan *plan, const struct ndbus *bus, const struct nd
         return r < 0 ? r : 0;
 }
 
-static void outgoing_finish(struct ndbus *bus, struct nd_outgoing *out)
-{
-        out->is_done = true;
-        bus->credit.n_complete = out->number;
-}
-
 /* Moves the marks by @n bytes that the kernel took. */
 static void
 plan_taken(struct ndbus *bus, struct nd_outgoing *out, const struct plan *plan, uint64_t n)
@@ -285,7 +291,7 @@ plan_taken(struct ndbus *bus, struct nd_outgoing *out, const struct plan *plan, 
                         out->is_in_packet = false;
         }
         if (!out->is_in_packet && out->position == out->body->bytes)
-                outgoing_finish(bus, out);
+                nd_outgoing_finish(bus, out);
 }
 
 enum nd_outgoing_result
@@ -296,8 +302,7 @@ nd_outgoing_step(struct ndbus *bus, struct nd_outgoing *out, bool *ret_moved)
         ssize_t n;
 
         while (!out->is_done) {
-                if (bus->connection.generation != out->generation ||
-                    bus->connection.state != ND_STATE_READY)
+                if (nd_outgoing_is_lost(bus, out))
                         return ND_OUTGOING_LOST;
                 if (bus->output.n_fds > 0 && !nd_outgoing_is_torn(out) && !nd_connection_send(bus))
                         return bus->connection.state == ND_STATE_READY ? ND_OUTGOING_NEEDS_SOCKET
@@ -370,7 +375,7 @@ int nd_outgoing_give_up(struct ndbus *bus, struct nd_outgoing *out)
         if (out->is_in_packet)
                 r = outgoing_copy_rest(bus, out);
         if (!r && out->position == out->body->bytes) {
-                outgoing_finish(bus, out);
+                nd_outgoing_finish(bus, out);
                 return 1;
         }
         if (!r)

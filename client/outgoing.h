@@ -27,7 +27,7 @@ struct nd_outgoing {
         uint64_t time_ns;
         uint32_t stream;   /* 0: the body is in the PUBLISH packet */
         bool has_begun;    /* leave was given: number and credit are taken */
-        bool is_done;      /* all of it is in the kernel, or in the output */
+        bool is_done;      /* it counts as sent: nd_outgoing_finish() */
         bool is_in_packet; /* a packet is begun: */
         bool is_lead_left; /*   the bytes before its body are not all sent */
         size_t lead_sent;
@@ -35,6 +35,7 @@ struct nd_outgoing {
         uint64_t packet_end;     /* of the body: where the packet at hand ends */
         uint64_t packet_bytes;   /* of the body, in a CHUNK at hand */
         uint64_t credit_taken;   /* when it began */
+        uint64_t leaves_at;      /* nd_output.n_left when it has left; 0: it was not put */
         struct nd_fault refusal; /* the daemon's, while it was being sent; code 0: none */
 };
 
@@ -63,9 +64,23 @@ bool nd_outgoing_may_begin(const struct ndbus *bus, const struct nd_outgoing *ou
 /* Takes number, stream and credit. Leave must have been given. */
 void nd_outgoing_begin(struct ndbus *bus, struct nd_outgoing *out);
 
+/* The connection on which it was begun is gone. */
+static inline bool nd_outgoing_is_lost(const struct ndbus *bus, const struct nd_outgoing *out)
+{
+        return bus->connection.generation != out->generation ||
+               bus->connection.state != ND_STATE_READY;
+}
+
 /* Begins a message and puts all of it into the output: for small ones that are sent whole. 0 or
  * NDBUS_ENOMEM, then it has not begun. */
 int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out);
+
+/* It counts as sent: from now on it is either confirmed or told to be unconfirmed. */
+void nd_outgoing_finish(struct ndbus *bus, struct nd_outgoing *out);
+
+/* The connection is lost: one that was put into the output is finished only if all of it has left, or
+ * @has_output: still will. */
+void nd_outgoing_lost(struct ndbus *bus, struct nd_outgoing *out, bool has_output);
 
 /* Sends as much as goes without waiting; @ret_moved: at least one byte left. */
 enum nd_outgoing_result

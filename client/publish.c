@@ -322,8 +322,7 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
                 r = nd_bus_turn(bus, deadline_ns, result == ND_OUTGOING_NEEDS_SOCKET);
                 if (r > 0)
                         continue;
-                if (bus->connection.generation != out->generation ||
-                    bus->connection.state != ND_STATE_READY)
+                if (nd_outgoing_is_lost(bus, out))
                         return nd_connection_fail_down(bus);
                 if (nd_outgoing_give_up(bus, out) == 1)
                         return 0;
@@ -336,36 +335,41 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
         }
 }
 
-/* Small messages: into the output, and out unless more follow. A caller that may wait does so until
- * they are out, as long as bytes move. */
-static int
-send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publish_options *o)
+/* Sends what is in the output. A caller that may wait does so until all of it is out, as long as bytes
+ * move. */
+static void send_output(struct ndbus *bus, const struct nd_outgoing *out, int timeout_ms)
 {
-        uint64_t deadline_ns, n_end;
+        uint64_t deadline_ns;
         size_t n_before;
         int r;
 
-        if (nd_outgoing_put(bus, out))
-                return nd_detail_say(NDBUS_ENOMEM, "out of memory");
-        n_end = bus->output.n_left + nd_output_bytes(&bus->output);
-        if (o->more && nd_output_bytes(&bus->output) < MORE_BYTES_MAX)
-                return 0;
-        while (!nd_connection_send(bus)) {
-                if (out->segment && bus->output.n_left >= n_end)
-                        return 0; /* all of it has left before the connection was lost */
-                if (bus->connection.state != ND_STATE_READY)
-                        return nd_connection_fail_down(bus);
-                if (o->timeout_ms == 0)
-                        return 0;
+        while (!nd_connection_send(bus) && !nd_outgoing_is_lost(bus, out) && timeout_ms != 0) {
                 n_before = nd_output_bytes(&bus->output);
                 deadline_ns = nd_clock_ns() + (uint64_t)bus->options.stall_ms * ND_NS_PER_MS;
                 do
                         r = nd_bus_turn(bus, deadline_ns, false);
                 while (r > 0 && nd_output_bytes(&bus->output) == n_before);
                 if (r <= 0)
-                        return 0; /* it is in the buffer in full */
+                        return;
         }
-        return 0;
+}
+
+/* Small messages: into the output, and out unless more follow. What stays there is sent later. But a
+ * message of which something was left when the connection was lost is not published: that is said
+ * here, and not once more by those who count what is not confirmed. */
+static int
+send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publish_options *o)
+{
+        if (nd_outgoing_put(bus, out))
+                return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX) {
+                bus->outgoing = out;
+                send_output(bus, out, o->timeout_ms);
+                bus->outgoing = NULL;
+        }
+        if (!nd_outgoing_is_lost(bus, out))
+                nd_outgoing_finish(bus, out);
+        return out->is_done ? 0 : nd_connection_fail_down(bus);
 }
 
 /* The block that a body is sent in, or copied into first; none if that cannot be. */

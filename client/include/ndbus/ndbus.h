@@ -133,6 +133,10 @@ int ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_optio
  * @ret_unconfirmed:  written always: messages published that the daemon has not confirmed to have
  *                    routed; or NULL
  *
+ * Only what a call returned 0 for is counted, over all connections. The others were routed, or refused
+ * and reported. Of the unconfirmed nothing is known, unless the daemon stopped and said how far it
+ * came, as it does to those whose sockets take it: then none of them was routed.
+ *
  * The bus and its subscriptions are gone whatever is returned, unless that is NDBUS_EINVAL: it is NULL, or
  * this is called by options.interrupted. Messages stay valid.
  *
@@ -223,8 +227,9 @@ struct ndbus_publish_options {
  * and a later call sends the rest.
  *
  * Return: 0 the message is in the kernel or in the bus's buffer, in full; NDBUS_EWOULDBLOCK no
- *         leave to begin within timeout_ms, nothing was sent; NDBUS_ETIMEDOUT; NDBUS_ETOO_BIG;
- *         NDBUS_EDTYPE, NDBUS_ESHAPE, NDBUS_ETOPIC, NDBUS_EMETA, NDBUS_EUNSUPPORTED; NDBUS_ENOTCONN;
+ *         leave to begin within timeout_ms, nothing was sent; NDBUS_ENOTCONN no connection, or lost
+ *         before all of the message had left: not published; NDBUS_ETIMEDOUT; NDBUS_ETOO_BIG;
+ *         NDBUS_EDTYPE, NDBUS_ESHAPE, NDBUS_ETOPIC, NDBUS_EMETA, NDBUS_EUNSUPPORTED;
  *         NDBUS_EINTERRUPTED
  */
 int ndbus_publish(struct ndbus *bus,
