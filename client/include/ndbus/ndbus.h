@@ -133,8 +133,9 @@ int ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_optio
  * @ret_unconfirmed:  written always: messages published that the daemon has not confirmed to have
  *                    routed; or NULL
  *
- * Only what a call returned 0 for is counted, over all connections. The others were routed, or refused
- * and reported. Of the unconfirmed nothing is known, unless the daemon stopped and said how far it
+ * Counted is what calls returned 0 for, over all connections; and, when a connection was lost, perhaps a large
+ * message just before that was given up or refused while it was being sent. The others were routed, or
+ * refused and reported. Of the unconfirmed nothing is known, unless the daemon stopped and said how far it
  * came, as it does to those whose sockets take it: then none of them was routed.
  *
  * The bus and its subscriptions are gone whatever is returned, unless that is NDBUS_EINVAL: it is NULL, or
