@@ -31,10 +31,10 @@
  * blocks are filled again while they are in the caches. */
 #define BLOCK_LEAD_BYTES ((uint64_t)32 << 20)
 
-/* Of loaned blocks so many messages, if that is more: what is in them is not touched here, and processes
- * that take turns on few cores do more in each. But at most a share of the memory that there may be. */
-#define LOAN_LEAD_MESSAGES 256u
-#define LOAN_LEAD_SHARE    4u
+/* Of loaned blocks more: what is in them is not touched here, and processes that take turns on few cores do
+ * more in each. But not much more: a publisher that goes on where it could have waited for a block makes memory
+ * instead, and new pages cost more than waiting. */
+#define LOAN_LEAD_BYTES ((uint64_t)64 << 20)
 
 /* The socket is read this often on the way there. */
 #define BLOCK_READ_SHARE 8u
@@ -98,16 +98,6 @@ static int credit_lapse(struct ndbus *bus)
         credit->read_at = credit->window_bytes / 2;
         credit->sent_ns = now;
         return 0;
-}
-
-/* How far ahead of the daemon a publisher of such blocks may be. */
-static uint64_t lead_bytes(const struct ndbus *bus, uint64_t block_bytes, bool is_loan)
-{
-        uint64_t most = bus->supply->pool.bytes_max / LOAN_LEAD_SHARE;
-
-        if (!is_loan)
-                return BLOCK_LEAD_BYTES;
-        return nd_max_u64(BLOCK_LEAD_BYTES, nd_min_u64(LOAN_LEAD_MESSAGES * block_bytes, most));
 }
 
 /* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
@@ -456,7 +446,7 @@ static int publish_online(struct ndbus *bus,
                 out->segment = block.segment->number;
                 out->place = block.place;
                 out->block_bytes = body->bytes;
-                out->lead_bytes = lead_bytes(bus, body->bytes, loan);
+                out->lead_bytes = loan ? LOAN_LEAD_BYTES : BLOCK_LEAD_BYTES;
         }
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (!r && bus->calls.now) /* the daemon may answer while it is still being sent */
