@@ -140,11 +140,11 @@ static void lead_script(struct fake_peer *peer, void *userdata)
         (void)userdata;
         client_test_accept_shm(peer);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
-        expect_block(peer, numbers[0], 20 * ND_MIB);
+        expect_block(peer, numbers[0], 40 * ND_MIB);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
         pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
         fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
-        expect_block(peer, numbers[1], 20 * ND_MIB);
+        expect_block(peer, numbers[1], 40 * ND_MIB);
         fake_peer_drain(peer);
         nd_segment_close(&segments[0]);
         nd_segment_close(&segments[1]);
@@ -157,8 +157,8 @@ Test(client_loan, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
         struct ndbus *bus = client_test_open(peer);
         uint8_t *data;
 
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 20 * ND_MIB, &data), NULL), 0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 20 * ND_MIB, &data), NULL), 0, "%s",
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0, "%s",
                      ndbus_detail());
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
