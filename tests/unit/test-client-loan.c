@@ -138,7 +138,9 @@ static void lead_script(struct fake_peer *peer, void *userdata)
         uint32_t numbers[2];
 
         (void)userdata;
-        client_test_accept_shm(peer);
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
+        fake_peer_accept(peer);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         expect_block(peer, numbers[0], 40 * ND_MIB);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
