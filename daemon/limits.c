@@ -31,16 +31,14 @@ static const struct limit_row {
 };
 
 struct limits_rule {
-        struct nd_who who;
+        struct nd_rule rule; /* first: its memory is the rule's */
         uint64_t most[_ND_LIMIT_N];
-        char *text;  /* the words, which who points into */
-        char *given; /* as it was written */
 };
 
-struct nd_limits {
-        size_t n;
-        struct limits_rule *rules;
-};
+static const struct limits_rule *limits_at(const struct nd_rules *limits, size_t i)
+{
+        return nd_container_of(limits->rules[i], struct limits_rule, rule);
+}
 
 const char *nd_limit_name(enum nd_limit limit)
 {
@@ -82,14 +80,14 @@ static int limits_parse(struct limits_rule *rule, const char *field, struct nd_f
 {
         static const char spaces[] = " \t";
         char *save = NULL, *save_list = NULL;
-        char *who = strtok_r(rule->text, spaces, &save);
+        char *who = strtok_r(rule->rule.text, spaces, &save);
         char *list = strtok_r(NULL, spaces, &save);
         int r;
 
         if (!who || !list || strtok_r(NULL, spaces, &save))
                 return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                    "'%s' is not WHO NAME=VALUE,NAME=VALUE ...", rule->given);
-        r = nd_who_parse(who, field, &rule->who, fault);
+                                    "'%s' is not WHO NAME=VALUE,NAME=VALUE ...", rule->rule.given);
+        r = nd_who_parse(who, field, &rule->rule.who, fault);
         for (char *one = strtok_r(list, ",", &save_list); !r && one;
              one = strtok_r(NULL, ",", &save_list))
                 r = limits_parse_one(rule, one, field, fault);
@@ -97,96 +95,48 @@ static int limits_parse(struct limits_rule *rule, const char *field, struct nd_f
 }
 
 /* Does another rule say the same of the same WHO? */
-static int limits_check(const struct nd_limits *limits,
+static int limits_check(const struct nd_rules *limits,
                         const struct limits_rule *rule,
                         const char *field,
                         struct nd_fault *fault)
 {
         for (size_t i = 0; limits && i < limits->n; ++i) {
-                const struct limits_rule *other = &limits->rules[i];
+                const struct limits_rule *other = limits_at(limits, i);
 
-                for (size_t k = 0; k < _ND_LIMIT_N && nd_who_is_equal(&other->who, &rule->who); ++k)
+                for (size_t k = 0;
+                     k < _ND_LIMIT_N && nd_who_is_equal(&other->rule.who, &rule->rule.who); ++k)
                         if (other->most[k] != ND_LIMIT_NONE && rule->most[k] != ND_LIMIT_NONE)
                                 return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                                    "'%s': '%s' has said %s already", rule->given,
-                                                    other->given, limit_rows[k].name);
+                                                    "'%s': '%s' has said %s already",
+                                                    rule->rule.given, other->rule.given,
+                                                    limit_rows[k].name);
         }
-        if (limits && limits->n == ND_LIMITS_MAX)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_LIMITS_MAX + 1,
-                                          ND_LIMITS_MAX, "rules");
         return 0;
 }
 
-static void limits_deinit(struct limits_rule *rule)
-{
-        free(rule->text);
-        free(rule->given);
-}
-
-int nd_limits_add(struct nd_limits **limits,
+int nd_limits_add(struct nd_rules **limits,
                   const char *text,
                   const char *field,
                   struct nd_fault *fault)
 {
-        struct limits_rule rule = {.text = strdup(text), .given = strdup(text)};
-        struct limits_rule *more = NULL;
-        int r = rule.text && rule.given ? 0 : nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
+        struct limits_rule *rule = nd_rule_new(sizeof(*rule), text);
+        int r;
 
+        if (!rule)
+                return nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
         for (size_t i = 0; i < _ND_LIMIT_N; ++i)
-                rule.most[i] = ND_LIMIT_NONE;
-        r = r ? r : limits_parse(&rule, field, fault);
-        r = r ? r : limits_check(*limits, &rule, field, fault);
-        if (!r && !*limits)
-                *limits = calloc(1, sizeof(**limits));
-        if (!r && *limits)
-                more = reallocarray((*limits)->rules, (*limits)->n + 1, sizeof(rule));
-        if (!r && !more)
-                r = nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
-        if (r) {
-                limits_deinit(&rule);
-                return r;
-        }
-        more[(*limits)->n++] = rule;
-        (*limits)->rules = more;
-        return 0;
-}
-
-void nd_limits_free(struct nd_limits *limits)
-{
-        for (size_t i = 0; limits && i < limits->n; ++i)
-                limits_deinit(&limits->rules[i]);
-        if (limits)
-                free(limits->rules);
-        free(limits);
-}
-
-const char *nd_limits_unknown_token(const struct nd_limits *limits,
-                                    bool (*is_known)(const void *userdata, const char *name),
-                                    const void *userdata)
-{
-        for (size_t i = 0; limits && i < limits->n; ++i)
-                if (limits->rules[i].who.kind == ND_WHO_TOKEN &&
-                    !is_known(userdata, limits->rules[i].who.token))
-                        return limits->rules[i].who.token;
-        return NULL;
-}
-
-bool nd_limits_are_equal(const struct nd_limits *a, const struct nd_limits *b)
-{
-        if (!a || !b)
-                return a == b;
-        if (a->n != b->n)
-                return false;
-        for (size_t i = 0; i < a->n; ++i)
-                if (a->rules[i].who.id != b->rules[i].who.id ||
-                    strcmp(a->rules[i].given, b->rules[i].given) != 0)
-                        return false;
-        return true;
+                rule->most[i] = ND_LIMIT_NONE;
+        r = limits_parse(rule, field, fault);
+        r = r ? r : limits_check(*limits, rule, field, fault);
+        r = r ? r : nd_rules_append(limits, &rule->rule, field, fault);
+        if (r)
+                nd_rule_free(&rule->rule);
+        return r;
 }
 
 /* ------------------------------------------------------------------------------- of one identity */
 
-void nd_limits_resolve(const struct nd_limits *limits,
+void nd_limits_resolve(const struct nd_rules *limits,
                        const struct nd_identity *identity,
                        uint64_t ret_most[static _ND_LIMIT_N])
 {
@@ -195,18 +145,19 @@ void nd_limits_resolve(const struct nd_limits *limits,
         for (size_t k = 0; k < _ND_LIMIT_N; ++k)
                 ret_most[k] = ND_LIMIT_NONE;
         for (size_t i = 0; limits && i < limits->n; ++i) {
-                const struct limits_rule *rule = &limits->rules[i];
+                const struct limits_rule *rule = limits_at(limits, i);
 
-                for (size_t k = 0; k < _ND_LIMIT_N && nd_who_names(&rule->who, identity); ++k) {
+                for (size_t k = 0; k < _ND_LIMIT_N && nd_who_names(&rule->rule.who, identity);
+                     ++k) {
                         bool is_first = ret_most[k] == ND_LIMIT_NONE;
 
                         if (rule->most[k] == ND_LIMIT_NONE ||
-                            (!is_first && rule->who.kind < kinds[k]))
+                            (!is_first && rule->rule.who.kind < kinds[k]))
                                 continue;
-                        ret_most[k] = !is_first && rule->who.kind == kinds[k]
+                        ret_most[k] = !is_first && rule->rule.who.kind == kinds[k]
                                               ? nd_max_u64(ret_most[k], rule->most[k])
                                               : rule->most[k];
-                        kinds[k] = rule->who.kind;
+                        kinds[k] = rule->rule.who.kind;
                 }
         }
 }

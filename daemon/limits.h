@@ -11,7 +11,7 @@
  * Kinds: SIZE in bytes, COUNT.
  */
 
-#include "daemon/who.h"
+#include "daemon/rule.h"
 
 #define ND_LIMITS(XX)                                                                              \
         XX(CONNECTIONS, "connections", COUNT, 1, "connections")                                    \
@@ -32,13 +32,10 @@ enum nd_limit {
 
 #define ND_LIMIT_NONE   UINT64_MAX
 #define ND_LIMIT_MOST   (UINT64_C(1) << 46) /* that can be given: sums never overflow */
-#define ND_LIMITS_MAX   1024u               /* rules */
 #define ND_LIMITS_NAMES "connections, subscriptions, topics, message, rate, queued, retained, held"
 
 const char *nd_limit_name(enum nd_limit limit);
 const char *nd_limit_unit(enum nd_limit limit);
-
-struct nd_limits;
 
 /**
  * nd_limits_add() - one more rule
@@ -48,23 +45,13 @@ struct nd_limits;
  *
  * Return: 0; NDBUS_EINVAL, NDBUS_ENOMEM
  */
-int nd_limits_add(struct nd_limits **limits,
+int nd_limits_add(struct nd_rules **limits,
                   const char *text,
                   const char *field,
                   struct nd_fault *fault);
 
-/* Accepts NULL. */
-void nd_limits_free(struct nd_limits *limits);
-
-/* The first token that a rule names and @is_known does not know; NULL: there is none. */
-const char *nd_limits_unknown_token(const struct nd_limits *limits,
-                                    bool (*is_known)(const void *userdata, const char *name),
-                                    const void *userdata);
-
-bool nd_limits_are_equal(const struct nd_limits *a, const struct nd_limits *b);
-
 /* Of each limit what the most special rule says that names the identity; of several groups the one
  * that allows most. Accepts NULL. */
-void nd_limits_resolve(const struct nd_limits *limits,
+void nd_limits_resolve(const struct nd_rules *limits,
                        const struct nd_identity *identity,
                        uint64_t ret_most[static _ND_LIMIT_N]);

@@ -185,7 +185,7 @@ static int option_set_plain(struct nd_options *options,
                 return option_parse_bool(field, text ? text : "yes", &options->insecure_anyone,
                                          fault);
         case OPTION_ALLOW:
-                return nd_rules_add(&options->rules, text, field, fault);
+                return nd_rights_add(&options->rules, text, field, fault);
         case OPTION_LIMIT:
                 return nd_limits_add(&options->limits, text, field, fault);
         case OPTION_TOKEN:
@@ -282,7 +282,7 @@ static int option_complete(struct nd_options *options, struct nd_fault *fault)
         if (unknown)
                 return nd_fault_set(fault, NDBUS_EINVAL, "allow", "there is no token '%s'",
                                     unknown);
-        unknown = nd_limits_unknown_token(options->limits, option_has_token, options->tokens);
+        unknown = nd_rules_unknown_token(options->limits, option_has_token, options->tokens);
         if (unknown)
                 return nd_fault_set(fault, NDBUS_EINVAL, "limit", "there is no token '%s'",
                                     unknown);
@@ -380,7 +380,7 @@ static int option_take(struct nd_options *options,
                 break;
         case OPTION_LIMIT:
                 if (!line->has_limit) {
-                        nd_limits_free(options->limits);
+                        nd_rules_free(options->limits);
                         options->limits = NULL;
                 }
                 line->has_limit = true;
@@ -444,7 +444,7 @@ static const char *option_default_config(void)
 void nd_options_deinit(struct nd_options *options)
 {
         nd_rules_free(options->rules);
-        nd_limits_free(options->limits);
+        nd_rules_free(options->limits);
         nd_tokens_free(options->tokens);
         options->rules = NULL;
         options->limits = NULL;
@@ -549,6 +549,6 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
         options->insecure_anyone = old.insecure_anyone;
         if (!nd_rules_are_equal(old.rules, changed->rules))
                 nd_log(ND_LOG_NOTICE, "reload option=allow: the rules have changed");
-        if (!nd_limits_are_equal(old.limits, changed->limits))
+        if (!nd_rules_are_equal(old.limits, changed->limits))
                 nd_log(ND_LOG_NOTICE, "reload option=limit: the limits have changed");
 }

@@ -60,7 +60,7 @@ struct nd_options {
         bool insecure_anyone;
         enum nd_log_level log_level;
         struct nd_rules *rules;   /* what is allowed; NULL: everything */
-        struct nd_limits *limits; /* of identities; NULL: none */
+        struct nd_rules *limits;  /* of identities; NULL: none */
         struct nd_tokens *tokens; /* that clients can prove on TCP; NULL: none */
         const char *config;       /* the file that was read; NULL: none */
         bool reloads;             /* at SIGHUP: there is a file, or there may be one by then */

@@ -22,17 +22,10 @@
 #define RULE_SEGMENTS_MAX (ND_TOPIC_BYTES_MAX / 2 + 1)
 
 struct rule {
-        struct nd_who who;
+        struct nd_rule rule; /* first: its memory is the rule's */
         unsigned rights;
         size_t n_patterns;
         const char *patterns[ND_RULE_PATTERNS_MAX];
-        char *text;  /* the words, which patterns point into */
-        char *given; /* as it was written */
-};
-
-struct nd_rules {
-        size_t n;
-        struct rule *rules;
 };
 
 struct nd_rights {
@@ -160,14 +153,14 @@ static int rule_parse(struct rule *rule, const char *field, struct nd_fault *fau
 {
         static const char spaces[] = " \t";
         char *save = NULL;
-        char *who = strtok_r(rule->text, spaces, &save);
+        char *who = strtok_r(rule->rule.text, spaces, &save);
         char *rights = strtok_r(NULL, spaces, &save);
         int r;
 
         if (!who || !rights)
                 return nd_fault_set(fault, NDBUS_EINVAL, field,
-                                    "'%s' is not WHO RIGHT,RIGHT PATTERN ...", rule->given);
-        r = nd_who_parse(who, field, &rule->who, fault);
+                                    "'%s' is not WHO RIGHT,RIGHT PATTERN ...", rule->rule.given);
+        r = nd_who_parse(who, field, &rule->rule.who, fault);
         r = r ? r : rule_parse_rights(rule, rights, field, fault);
         for (char *word; !r && (word = strtok_r(NULL, spaces, &save));)
                 r = rule_parse_pattern(rule, word, field, fault);
@@ -176,71 +169,21 @@ static int rule_parse(struct rule *rule, const char *field, struct nd_fault *fau
         return r;
 }
 
-static void rule_deinit(struct rule *rule)
+int nd_rights_add(struct nd_rules **rules,
+                  const char *text,
+                  const char *field,
+                  struct nd_fault *fault)
 {
-        free(rule->text);
-        free(rule->given);
-}
+        struct rule *rule = nd_rule_new(sizeof(*rule), text);
+        int r;
 
-int nd_rules_add(struct nd_rules **rules,
-                 const char *text,
-                 const char *field,
-                 struct nd_fault *fault)
-{
-        struct rule rule = {.text = strdup(text), .given = strdup(text)};
-        struct rule *more = NULL;
-        int r = rule.text && rule.given ? 0 : nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
-
-        if (!r && *rules && (*rules)->n == ND_RULES_MAX)
-                r = nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_RULES_MAX + 1, ND_RULES_MAX,
-                                       "rules");
-        r = r ? r : rule_parse(&rule, field, fault);
-        if (!r && !*rules)
-                *rules = calloc(1, sizeof(**rules));
-        if (!r && *rules)
-                more = reallocarray((*rules)->rules, (*rules)->n + 1, sizeof(rule));
-        if (!r && !more)
-                r = nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
-        if (r) {
-                rule_deinit(&rule);
-                return r;
-        }
-        more[(*rules)->n++] = rule;
-        (*rules)->rules = more;
-        return 0;
-}
-
-void nd_rules_free(struct nd_rules *rules)
-{
-        for (size_t i = 0; rules && i < rules->n; ++i)
-                rule_deinit(&rules->rules[i]);
-        if (rules)
-                free(rules->rules);
-        free(rules);
-}
-
-const char *nd_rules_unknown_token(const struct nd_rules *rules,
-                                   bool (*is_known)(const void *userdata, const char *name),
-                                   const void *userdata)
-{
-        for (size_t i = 0; rules && i < rules->n; ++i)
-                if (rules->rules[i].who.kind == ND_WHO_TOKEN &&
-                    !is_known(userdata, rules->rules[i].who.token))
-                        return rules->rules[i].who.token;
-        return NULL;
-}
-
-bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b)
-{
-        if (!a || !b)
-                return a == b;
-        if (a->n != b->n)
-                return false;
-        for (size_t i = 0; i < a->n; ++i)
-                if (a->rules[i].who.id != b->rules[i].who.id ||
-                    strcmp(a->rules[i].given, b->rules[i].given) != 0)
-                        return false;
-        return true;
+        if (!rule)
+                return nd_fault_set(fault, NDBUS_ENOMEM, field, "no memory");
+        r = rule_parse(rule, field, fault);
+        r = r ? r : nd_rules_append(rules, &rule->rule, field, fault);
+        if (r)
+                nd_rule_free(&rule->rule);
+        return r;
 }
 
 /* -------------------------------------------------------------------------- of one connection */
@@ -262,8 +205,9 @@ int nd_rights_resolve(const struct nd_rules *rules,
                         return NDBUS_ENOMEM;
                 rights->n = 0;
                 for (size_t i = 0; i < rules->n; ++i)
-                        if (nd_who_names(&rules->rules[i].who, identity))
-                                rights->rules[rights->n++] = &rules->rules[i];
+                        if (nd_who_names(&rules->rules[i]->who, identity))
+                                rights->rules[rights->n++] =
+                                        nd_container_of(rules->rules[i], struct rule, rule);
         }
         *ret_rights = rights;
         return 0;

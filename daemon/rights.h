@@ -8,7 +8,7 @@
  * Without any rule everybody may do everything; with the first one only what a rule allows.
  */
 
-#include "daemon/who.h"
+#include "daemon/rule.h"
 
 /* XX(NAME, bit, "name") */
 #define ND_RIGHTS(XX)                                                                              \
@@ -25,33 +25,20 @@ enum nd_right {
 #undef ND_RIGHT_ENUM
 };
 
-#define ND_RULES_MAX         1024u
 #define ND_RULE_PATTERNS_MAX 64u
 
-struct nd_rules;
-
 /**
- * nd_rules_add() - one more rule
+ * nd_rights_add() - one more rule
  * @rules:  NULL at first: made
  * @text:   "WHO RIGHT[,RIGHT]... [PATTERN]...", as ndbusd(8) says
  * @field:  what to call it in @fault
  *
  * Return: 0; NDBUS_EINVAL, NDBUS_ENOMEM
  */
-int nd_rules_add(struct nd_rules **rules,
-                 const char *text,
-                 const char *field,
-                 struct nd_fault *fault);
-
-/* Accepts NULL. Nothing that was resolved from them may be in use. */
-void nd_rules_free(struct nd_rules *rules);
-
-/* The first token that a rule names and @is_known does not know; NULL: there is none. */
-const char *nd_rules_unknown_token(const struct nd_rules *rules,
-                                   bool (*is_known)(const void *userdata, const char *name),
-                                   const void *userdata);
-
-bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b);
+int nd_rights_add(struct nd_rules **rules,
+                  const char *text,
+                  const char *field,
+                  struct nd_fault *fault);
 
 /* The rules that name one connection; NULL: there are no rules, everything is allowed. */
 struct nd_rights;

@@ -8,9 +8,9 @@
 #include <string.h>
 #include "daemon/quota.h"
 
-static struct nd_limits *limits_of(const char *const *texts)
+static struct nd_rules *limits_of(const char *const *texts)
 {
-        struct nd_limits *limits = NULL;
+        struct nd_rules *limits = NULL;
         struct nd_fault fault;
 
         for (; *texts; ++texts)
@@ -36,14 +36,14 @@ Test(limits, names)
         for (enum nd_limit i = 0; i < _ND_LIMIT_N; ++i) {
                 const char *const texts[] = {text, NULL};
                 uint64_t most[_ND_LIMIT_N];
-                struct nd_limits *limits;
+                struct nd_rules *limits;
 
                 snprintf(text, sizeof(text), "anyone %s=7", nd_limit_name(i));
                 limits = limits_of(texts);
                 nd_limits_resolve(limits, &(struct nd_identity){0}, most);
                 for (enum nd_limit k = 0; k < _ND_LIMIT_N; ++k)
                         cr_expect_eq(most[k], k == i ? 7 : ND_LIMIT_NONE, "%s", text);
-                nd_limits_free(limits);
+                nd_rules_free(limits);
                 cr_expect(strstr(ND_LIMITS_NAMES, nd_limit_name(i)), "%s", nd_limit_name(i));
         }
 }
@@ -85,7 +85,7 @@ Test(limits, the_most_special_rule_counts)
         };
 
         for (int is_turned = 0; is_turned < 2; ++is_turned) {
-                struct nd_limits *limits = limits_of(is_turned ? turned : rules);
+                struct nd_rules *limits = limits_of(is_turned ? turned : rules);
 
                 for (size_t i = 0; i < nd_array_size(rows); ++i) {
                         uint64_t most[_ND_LIMIT_N];
@@ -96,7 +96,7 @@ Test(limits, the_most_special_rule_counts)
                         cr_expect_eq(most[ND_LIMIT_TOPICS], rows[i].topics, "%zu", i);
                         cr_expect_eq(most[ND_LIMIT_RATE], rows[i].rate, "%zu", i);
                 }
-                nd_limits_free(limits);
+                nd_rules_free(limits);
         }
 }
 
@@ -122,7 +122,7 @@ Test(limits, refusals)
         };
 
         static const char *const first[] = {"anyone topics=5", NULL};
-        struct nd_limits *limits = limits_of(first);
+        struct nd_rules *limits = limits_of(first);
         struct nd_fault fault;
 
         for (size_t i = 0; i < nd_array_size(rows); ++i) {
@@ -132,39 +132,39 @@ Test(limits, refusals)
                 cr_expect(strstr(fault.text, rows[i].says), "%s: %s", rows[i].text, fault.text);
         }
         cr_expect_eq(nd_limits_add(&limits, "group:1 topics=5", "f", &fault), 0);
-        nd_limits_free(limits);
+        nd_rules_free(limits);
 }
 
 Test(limits, as_many_rules_as_there_is_room_for)
 {
-        struct nd_limits *limits = NULL;
+        struct nd_rules *limits = NULL;
         struct nd_fault fault;
         char text[64];
 
-        for (unsigned i = 0; i <= ND_LIMITS_MAX; ++i) {
+        for (unsigned i = 0; i <= ND_RULES_MAX; ++i) {
                 int r;
 
                 snprintf(text, sizeof(text), "user:%u rate=1", i);
                 r = nd_limits_add(&limits, text, "f", &fault);
-                cr_assert_eq(r, i < ND_LIMITS_MAX ? 0 : NDBUS_EINVAL, "%u", i);
+                cr_assert_eq(r, i < ND_RULES_MAX ? 0 : NDBUS_EINVAL, "%u", i);
         }
-        cr_expect_eq(fault.limit, ND_LIMITS_MAX);
-        nd_limits_free(limits);
+        cr_expect_eq(fault.limit, ND_RULES_MAX);
+        nd_rules_free(limits);
 }
 
 Test(limits, are_compared_as_written)
 {
         static const char *const a[] = {"anyone rate=1", "user:1 rate=2", NULL};
         static const char *const b[] = {"anyone rate=1", "user:1 rate=3", NULL};
-        struct nd_limits *x = limits_of(a), *y = limits_of(a), *z = limits_of(b);
+        struct nd_rules *x = limits_of(a), *y = limits_of(a), *z = limits_of(b);
 
-        cr_expect(nd_limits_are_equal(NULL, NULL));
-        cr_expect(nd_limits_are_equal(x, y));
-        cr_expect_not(nd_limits_are_equal(x, z));
-        cr_expect_not(nd_limits_are_equal(x, NULL));
-        nd_limits_free(x);
-        nd_limits_free(y);
-        nd_limits_free(z);
+        cr_expect(nd_rules_are_equal(NULL, NULL));
+        cr_expect(nd_rules_are_equal(x, y));
+        cr_expect_not(nd_rules_are_equal(x, z));
+        cr_expect_not(nd_rules_are_equal(x, NULL));
+        nd_rules_free(x);
+        nd_rules_free(y);
+        nd_rules_free(z);
 }
 
 /* One account for one identity, as long as somebody has it; a number of its own for each. */

@@ -18,7 +18,7 @@ resolve(const char *const *texts, const struct nd_identity *identity, struct nd_
 
         *ret = NULL;
         for (; *texts; ++texts)
-                cr_assert_eq(nd_rules_add(ret, *texts, "allow", &fault), 0, "%s: %s", *texts,
+                cr_assert_eq(nd_rights_add(ret, *texts, "allow", &fault), 0, "%s: %s", *texts,
                              fault.text);
         cr_assert_eq(nd_rights_resolve(*ret, identity, &rights), 0);
         return rights;
