@@ -112,14 +112,20 @@ def test_under_traffic(folder):
         assert sequences == list(range(2, n + 1))
 
 
+def service_manager(daemon):
+    """The socket of one that takes the place of the daemon's first."""
+    path = os.path.join(daemon.folder, "notify")
+    os.unlink(path)
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(path)
+    notify.settimeout(ndbus_run.DEADLINE)
+    return notify
+
+
 def test_what_the_service_manager_hears(folder):
     config = put(folder, "c", "")
     with Daemon("--config", config) as daemon:
-        path = os.path.join(daemon.folder, "notify")
-        os.unlink(path)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(path)
-            notify.settimeout(ndbus_run.DEADLINE)
+        with service_manager(daemon) as notify:
             for text, says in [("", "reloaded"), ("bad", "stay in force")]:
                 put(folder, "c", text)
                 reload(daemon, says)
@@ -133,11 +139,7 @@ def test_a_service_manager_that_does_not_listen(folder):
     with open("/proc/sys/net/unix/max_dgram_qlen", encoding="ascii") as most:
         n = int(most.read()) + 10  # more than its socket takes
     with Daemon("--config", config) as daemon:
-        path = os.path.join(daemon.folder, "notify")
-        os.unlink(path)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.bind(path)
-            notify.settimeout(ndbus_run.DEADLINE)
+        with service_manager(daemon) as notify:
             for _ in range(n):
                 reload(daemon)
             lines = []

@@ -70,6 +70,33 @@ static void publish_after_reconnect(struct ndbus *pub)
         ndbus_flush(pub, ND_CLIENT_WAIT_MS);     /* says what the old connection took with it */
 }
 
+/* It outlives the bus that received it, and the daemon. Returns another subscriber. */
+static struct ndbus *outlive(struct nd_harness *h,
+                             const struct held *held,
+                             struct ndbus *pub,
+                             struct ndbus *sub,
+                             void (*fill)(struct ndbus *pub, struct ndbus *sub))
+{
+        struct ndbus *other;
+
+        nd_client_close(sub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        fill(pub, other);
+        is_as_it_was(held, "after its bus was closed");
+        nd_client_close(other);
+
+        nd_harness_signal(h, SIGKILL);
+        cr_assert(nd_harness_wait_exit(h, ND_CLIENT_WAIT_MS, NULL));
+        nd_harness_start_again(h);
+        publish_after_reconnect(pub);
+        other = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(other, "a", NULL);
+        fill(pub, other);
+        is_as_it_was(held, "after the daemon was started again");
+        return other;
+}
+
 Test(held, never_changes)
 {
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
@@ -86,21 +113,7 @@ Test(held, never_changes)
         flow(pub, sub);
         is_as_it_was(&held, "while others came");
 
-        nd_client_close(sub);
-        other = nd_client_open(h, shm, NULL);
-        nd_client_subscribe(other, "a", NULL);
-        flow(pub, other);
-        is_as_it_was(&held, "after its bus was closed");
-        nd_client_close(other);
-
-        nd_harness_signal(h, SIGKILL);
-        cr_assert(nd_harness_wait_exit(h, ND_CLIENT_WAIT_MS, NULL));
-        nd_harness_start_again(h);
-        publish_after_reconnect(pub);
-        other = nd_client_open(h, shm, NULL);
-        nd_client_subscribe(other, "a", NULL);
-        flow(pub, other);
-        is_as_it_was(&held, "after the daemon was started again");
+        other = outlive(h, &held, pub, sub, flow);
 
         ndbus_close(pub, ND_CLIENT_WAIT_MS, NULL);
         pub = nd_client_open(h, shm, &options);
@@ -150,21 +163,7 @@ Test(held, never_changes_when_it_came_by_tcp)
         cr_assert_eq(ndbus_shm_stats(sub, &stats), 0);
         cr_assert_eq(stats.held, 1);
 
-        nd_client_close(sub);
-        other = nd_client_open(h, shm, NULL);
-        nd_client_subscribe(other, "a", NULL);
-        flow_from_tcp(pub, other);
-        is_as_it_was(&held, "after its bus was closed");
-        nd_client_close(other);
-
-        nd_harness_signal(h, SIGKILL);
-        cr_assert(nd_harness_wait_exit(h, ND_CLIENT_WAIT_MS, NULL));
-        nd_harness_start_again(h);
-        publish_after_reconnect(pub);
-        other = nd_client_open(h, shm, NULL);
-        nd_client_subscribe(other, "a", NULL);
-        flow_from_tcp(pub, other);
-        is_as_it_was(&held, "after the daemon was started again");
+        other = outlive(h, &held, pub, sub, flow_from_tcp);
 
         ndbus_message_free(held.m);
         free(held.copy);

@@ -26,6 +26,7 @@
 #include "tests/support/client.h"
 #include "tests/support/raw-client.h"
 
+#define FOLDER_BYTES  64u
 #define PUBLISHERS_N  3u
 #define RECEIVERS_MAX 4u
 
@@ -57,7 +58,8 @@ struct receiver {
 
 struct load {
         struct nd_harness *harness;
-        char folder[64];
+        char folder[FOLDER_BYTES];
+        int fds[2]; /* kept through restarts, as by a socket unit: Unix, TCP */
         char urls[ND_WAYS_N][128];
         struct publisher publishers[PUBLISHERS_N];
         struct receiver receivers[RECEIVERS_MAX];
@@ -242,14 +244,23 @@ static void load_wait(struct load *load, uint64_t n)
 
 /* --------------------------------------------------------------------------------------- restarts */
 
+/* For mkdtemp() and mkstemp(). */
+static void temporary_name(char *ret, size_t n, const char *what)
+{
+        const char *folder = getenv("TMPDIR");
+
+        snprintf(ret, n, "%s/ndbus-%s-XXXXXX", folder ? folder : "/tmp", what);
+}
+
 /* What a socket unit does. */
-static void load_listen(struct load *load, int fds[2])
+static void load_listen(struct load *load)
 {
         struct sockaddr_un local = {.sun_family = AF_UNIX};
         struct sockaddr_in network = {.sin_family = AF_INET};
         socklen_t n = sizeof(network);
+        int *fds = load->fds;
 
-        strcpy(load->folder, "/tmp/ndbus-restart-XXXXXX");
+        temporary_name(load->folder, sizeof(load->folder), "restart");
         cr_assert(mkdtemp(load->folder));
         snprintf(local.sun_path, sizeof(local.sun_path), "%s/s", load->folder);
         network.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -268,15 +279,36 @@ static void load_listen(struct load *load, int fds[2])
                         snprintf(load->urls[i], sizeof(load->urls[i]), "unix:%s", local.sun_path);
 }
 
-static void load_unlisten(struct load *load, const int fds[2])
+/* Without a receiver yet; load_finish() */
+static void load_begin(struct load *load, const char *const *args)
 {
-        char path[80];
+        load_listen(load);
+        load->harness = nd_harness_start(&(struct nd_harness_options){.args = args,
+                                                                      .no_unix = true,
+                                                                      .no_tcp = true,
+                                                                      .listen_fds = load->fds,
+                                                                      .n_listen_fds = 2});
+}
 
-        close(fds[0]);
-        close(fds[1]);
+static void load_finish(struct load *load)
+{
+        char path[sizeof(load->folder) + 2];
+
+        nd_harness_stop(load->harness);
+        close(load->fds[0]);
+        close(load->fds[1]);
         snprintf(path, sizeof(path), "%s/s", load->folder);
         unlink(path);
         rmdir(load->folder);
+}
+
+static struct ndbus_subscribe_options block_options(void)
+{
+        struct ndbus_subscribe_options block = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+
+        block.policy = NDBUS_BLOCK;
+        block.window = 20; /* less than load_wait() waits for: everybody is back then */
+        return block;
 }
 
 static void load_stop_daemon(struct load *load)
@@ -318,18 +350,10 @@ static void expect_sums(struct load *load, unsigned n_restarts, bool has_losses)
 Test(restart, under_load)
 {
         static const char *const args[] = {"--drain-timeout", "60000", NULL};
-        struct ndbus_subscribe_options block = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndbus_subscribe_options block = block_options();
         struct load load = {.sizes = sizes_all};
-        int fds[2];
 
-        block.policy = NDBUS_BLOCK;
-        block.window = 20; /* less than load_wait() waits for: everybody is back then */
-        load_listen(&load, fds);
-        load.harness = nd_harness_start(&(struct nd_harness_options){.args = args,
-                                                                     .no_unix = true,
-                                                                     .no_tcp = true,
-                                                                     .listen_fds = fds,
-                                                                     .n_listen_fds = 2});
+        load_begin(&load, args);
         for (size_t i = 0; i < 3; ++i) {
                 block.depth =
                         i == 0 ? 1000 : 5; /* two by which publishers are paused all the time */
@@ -344,26 +368,18 @@ Test(restart, under_load)
         load_wait(&load, 200);
         load_end(&load);
         expect_sums(&load, 5, false);
-        nd_harness_stop(load.harness);
-        load_unlisten(&load, fds);
+        load_finish(&load);
 }
 
 /* One takes nothing while the daemon stops: what waits for it is lost, and it is told how much. */
 Test(restart, with_one_that_takes_nothing)
 {
         static const char *const args[] = {"--drain-timeout", "300", NULL};
-        struct ndbus_subscribe_options block = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndbus_subscribe_options block = block_options();
         struct load load = {.sizes = sizes_small};
-        int fds[2], r;
+        int r;
 
-        block.policy = NDBUS_BLOCK;
-        block.window = 20; /* less than load_wait() waits for: everybody is back then */
-        load_listen(&load, fds);
-        load.harness = nd_harness_start(&(struct nd_harness_options){.args = args,
-                                                                     .no_unix = true,
-                                                                     .no_tcp = true,
-                                                                     .listen_fds = fds,
-                                                                     .n_listen_fds = 2});
+        load_begin(&load, args);
         receiver_open(&load, &block, true);
         block.window = 2;
         for (size_t i = 0; i < 3; ++i)
@@ -382,8 +398,7 @@ Test(restart, with_one_that_takes_nothing)
         }
         load_end(&load);
         expect_sums(&load, 4, true);
-        nd_harness_stop(load.harness);
-        load_unlisten(&load, fds);
+        load_finish(&load);
 }
 
 /* ---------------------------------------------------------------------------------------- reloads */
@@ -427,13 +442,15 @@ Test(restart, reloads_under_load)
         static const enum ndbus_policy policies[] = {NDBUS_DROP_OLDEST, NDBUS_DROP_NEWEST,
                                                      NDBUS_LATEST, NDBUS_DROP_OLDEST};
         struct ndbus_subscribe_options options = NDBUS_SUBSCRIBE_OPTIONS_INIT;
-        char path[] = "/tmp/ndbus-reload-XXXXXX";
+        char path[FOLDER_BYTES];
         const char *const args[] = {"--config", path, NULL};
         struct load load = {.sizes = sizes_all};
         struct reload reload = {0};
         struct nd_raw *observer;
-        int fd = mkstemp(path);
+        int fd;
 
+        temporary_name(path, sizeof(path), "reload");
+        fd = mkstemp(path);
         cr_assert(fd >= 0);
         close(fd);
         write_config(path, 0);
