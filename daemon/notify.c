@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "daemon/number.h"
 
 #define NOTIFY_FDS_START 3
 #define NOTIFY_FDS_MAX   1024u
@@ -75,16 +76,10 @@ void nd_notify_alive(void)
         (void)notify_send("WATCHDOG=1");
 }
 
-/* A decimal number without sign or space; false if @text is anything else. */
+/* False if @text is no number, or not there. */
 static bool notify_number(const char *text, uint64_t *ret)
 {
-        char *end;
-
-        if (!text || *text < '0' || *text > '9')
-                return false;
-        errno = 0;
-        *ret = strtoull(text, &end, 10);
-        return errno == 0 && *end == '\0';
+        return text && nd_number_parse(text, false, 0, UINT64_MAX, "", ret, NULL) == 0;
 }
 
 uint64_t nd_notify_watchdog_us(void)
