@@ -99,7 +99,7 @@ static void option_print_help(void)
                "                           one Unix socket: /run/ndbus/ndbus.sock for root or with\n"
                "                           RUNTIME_DIRECTORY, else $XDG_RUNTIME_DIR/ndbus/ndbus.sock\n"
                "  --insecure-anyone        listen on addresses that are not loopback: whoever reaches\n"
-               "                           them may read and publish everything\n"
+               "                           them may do what anyone may\n"
                "  --log-level LEVEL        error, warning, notice, info or debug; default notice\n"
                "  --allow RULE             'WHO RIGHT[,RIGHT]... [PATTERN]...': WHO is user:NAME,\n"
                "                           group:NAME, token:NAME or anyone; the rights are publish,\n"

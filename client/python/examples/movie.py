@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Replays an .npy movie, image by image, from the mapped file. movie.py FILE.npy TOPIC [RATE]
 
-Nothing is lost: a subscriber with policy "block" sets the pace."""
+It begins when somebody subscribes. Nothing is lost: a subscriber with policy "block" sets the pace."""
 
 import sys
 import time
