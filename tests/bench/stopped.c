@@ -5,12 +5,12 @@
  *
  *   stopped NDBUSD [ROUNDS]
  *
- * One publisher at a fixed rate and one subscriber, each a process, and in every other run a second
- * subscriber that has been stopped by SIGSTOP, with the default policy, so that its queue is full
- * before long. The messages until then, which make the memory that it keeps, are not counted, with it or
- * without. Every run has a fresh daemon; runs with and without follow each other, and change
- * places from round to round. Printed is the p99 of the time from the call that publishes to the
- * return of the call that receives: medians over the rounds, and the median of their ratios.
+ * One publisher at a fixed rate and one subscriber, each a process, and a second subscriber, stopped by
+ * SIGSTOP, with the default policy, so that its queue is full before long. The messages until then,
+ * which make the memory that it keeps, are not counted. Then tenths of a second follow each other in
+ * which the topic is in turn one that only the running subscriber wants, and one that both want: what
+ * a neighbour of this machine does to it, it does to both. Printed are p50 and p99 of the time from the call
+ * that publishes to the return of the call that receives, medians over rounds of 32 such turns.
  */
 
 #include <ndbus/ndbus.h>
@@ -25,26 +25,39 @@
 #include "protocol/base.h"
 #include "tests/bench/harness.h"
 
-#define STOPPED_MESSAGES_MAX 5500u
-#define STOPPED_ROUNDS_MAX   64
+#define STOPPED_ROUNDS_MAX  64
+#define STOPPED_ROUND_TURNS 32u
+
+static const char topic_alone[] = "stopped/alone", topic_both[] = "stopped/both";
 
 struct load {
         const char *name;
         size_t n_bytes;
         unsigned rate_hz;
-        unsigned n_messages;
+        unsigned n_turn; /* messages in a turn */
         unsigned n_warm; /* more than fill window and queue: 256 + 1,000 messages, 64 + 64 MiB */
 };
 
 static const struct load loads[] = {
-        {"64 bytes at 2,000 Hz", 64, 2000, STOPPED_MESSAGES_MAX, 1500},
-        {"6 MB at 60 Hz", 6000000, 60, 260, 60},
+        {"64 bytes at 2,000 Hz", 64, 2000, 200, 1500},
+        {"6 MB at 60 Hz", 6000000, 60, 6, 60},
+};
+
+/* The first bytes of every message. */
+struct stamp {
+        uint64_t number;
+        uint64_t sent_ns;
 };
 
 /* What the running subscriber tells. */
 struct board {
         _Atomic int is_ready;
-        uint64_t latency_ns[STOPPED_MESSAGES_MAX];
+        uint64_t latency_ns[]; /* of every message, by its number */
+};
+
+struct result {
+        double p50_us[STOPPED_ROUNDS_MAX];
+        double p99_us[STOPPED_ROUNDS_MAX];
 };
 
 _Noreturn static void fail(const char *what)
@@ -66,18 +79,19 @@ static struct ndbus *open_bus(const char *url)
         return bus;
 }
 
-/* Runs until it has all messages, and tells how long each took. */
-_Noreturn static void subscribe(const char *url, const struct load *load, struct board *board)
+/* Runs until it has @n_messages, and tells how long each took. */
+_Noreturn static void
+subscribe(const char *url, const char *pattern, size_t n_messages, struct board *board)
 {
         struct ndbus *bus = open_bus(url);
         const struct ndbus_array *arrays;
         struct ndbus_message *m;
-        uint64_t sent_ns;
+        struct stamp stamp;
 
-        if (ndbus_subscribe(bus, "stopped", NULL, NULL))
+        if (ndbus_subscribe(bus, pattern, NULL, NULL))
                 fail("subscribe");
         board->is_ready = 1;
-        for (unsigned i = 0; i < load->n_messages; ++i) {
+        for (size_t i = 0; i < n_messages; ++i) {
                 if (ndbus_receive(bus, &m, 60000))
                         fail("receive");
                 if (ndbus_message_dropped(m) > 0) {
@@ -85,25 +99,28 @@ _Noreturn static void subscribe(const char *url, const struct load *load, struct
                         exit(1);
                 }
                 ndbus_message_arrays(m, &arrays);
-                memcpy(&sent_ns, arrays[0].data, sizeof(sent_ns));
-                board->latency_ns[i] = bench_now_ns() - sent_ns;
+                memcpy(&stamp, arrays[0].data, sizeof(stamp));
+                board->latency_ns[stamp.number] = bench_now_ns() - stamp.sent_ns;
                 ndbus_message_free(m);
         }
         _exit(0); /* what main() has printed is not printed again */
 }
 
-static pid_t start_subscriber(const char *url, const struct load *load, struct board *board)
+static pid_t
+start_subscriber(const char *url, const char *pattern, size_t n_messages, struct board *board)
 {
         pid_t pid = fork();
 
+        board->is_ready = 0;
         if (pid == 0)
-                subscribe(url, load, board);
+                subscribe(url, pattern, n_messages, board);
         while (!board->is_ready)
                 bench_nap_us(1000);
         return pid;
 }
 
-static void publish(const char *url, const struct load *load)
+/* The messages that warm, and then a turn alone, a turn for both, and so on. */
+static void publish(const char *url, const struct load *load, size_t n_messages)
 {
         uint8_t *bytes = calloc(1, load->n_bytes);
         const int64_t shape = (int64_t)load->n_bytes;
@@ -113,15 +130,16 @@ static void publish(const char *url, const struct load *load)
 
         if (!bytes)
                 fail("memory");
-        for (unsigned i = 0; i < load->n_messages; ++i) {
-                uint64_t now_ns = bench_now_ns();
+        for (size_t i = 0; i < n_messages; ++i) {
+                bool is_alone = i >= load->n_warm && (i - load->n_warm) / load->n_turn % 2 == 0;
+                struct stamp stamp = {.number = i, .sent_ns = bench_now_ns()};
 
-                if (now_ns < next_ns)
-                        bench_nap_us((unsigned)((next_ns - now_ns) / 1000));
+                if (stamp.sent_ns < next_ns)
+                        bench_nap_us((unsigned)((next_ns - stamp.sent_ns) / 1000));
                 next_ns += UINT64_C(1000000000) / load->rate_hz;
-                now_ns = bench_now_ns();
-                memcpy(bytes, &now_ns, sizeof(now_ns));
-                if (ndbus_publish(bus, "stopped", &array, 1, NULL))
+                stamp.sent_ns = bench_now_ns();
+                memcpy(bytes, &stamp, sizeof(stamp));
+                if (ndbus_publish(bus, is_alone ? topic_alone : topic_both, &array, 1, NULL))
                         fail("publish");
         }
         if (ndbus_close(bus, 60000, NULL))
@@ -129,81 +147,101 @@ static void publish(const char *url, const struct load *load)
         free(bytes);
 }
 
-/* The p99 in microseconds. */
-static double
-measure(const char *ndbusd, const char *folder, const struct load *load, bool has_stopped)
+static void run(const char *ndbusd,
+                const char *folder,
+                const struct load *load,
+                size_t n_messages,
+                struct board *board)
 {
-        struct board *boards = mmap(NULL, 2 * sizeof(*boards), PROT_READ | PROT_WRITE,
-                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        pid_t daemon, running, stopped = 0;
+        pid_t daemon, running, stopped;
         char url[128];
-        double p99_us;
         int status;
 
-        if (boards == MAP_FAILED)
-                fail("memory");
         snprintf(url, sizeof(url), "unix:%s/s.sock", folder);
         daemon = fork();
         if (daemon == 0) {
                 execl(ndbusd, ndbusd, "--listen", url, "--log-level", "error", (char *)NULL);
                 _exit(127);
         }
-        running = start_subscriber(url, load, &boards[0]);
-        if (has_stopped) {
-                stopped = start_subscriber(url, load, &boards[1]);
-                kill(stopped, SIGSTOP);
-                waitpid(stopped, &status, WUNTRACED);
-        }
-        publish(url, load);
+        stopped = start_subscriber(url, topic_both, n_messages, board);
+        kill(stopped, SIGSTOP);
+        waitpid(stopped, &status, WUNTRACED);
+        running = start_subscriber(url, "stopped/*", n_messages, board);
+        publish(url, load, n_messages);
         waitpid(running, &status, 0);
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
                 exit(1);
-        if (has_stopped) {
-                kill(stopped, SIGKILL);
-                waitpid(stopped, NULL, 0);
-        }
+        kill(stopped, SIGKILL);
+        waitpid(stopped, NULL, 0);
         kill(daemon, SIGTERM);
         waitpid(daemon, NULL, 0);
-        p99_us = (double)bench_percentile(boards[0].latency_ns + load->n_warm,
-                                          load->n_messages - load->n_warm, 99) /
-                 1e3;
-        munmap(boards, 2 * sizeof(*boards));
-        return p99_us;
 }
 
-static double median(double *values, int n)
+/* Of the turns of a round that begin with turn @i_first, every other one. */
+static void
+take_round(const struct load *load, const uint64_t *turns, size_t i_first, double *p50, double *p99)
 {
-        for (int i = 1; i < n; ++i)
-                for (int k = i; k > 0 && values[k] < values[k - 1]; --k) {
-                        double swapped = values[k];
+        uint64_t values[STOPPED_ROUND_TURNS / 2 * 200];
+        size_t n = 0;
 
-                        values[k] = values[k - 1];
-                        values[k - 1] = swapped;
-                }
+        for (size_t i = 0; i < STOPPED_ROUND_TURNS; i += 2, n += load->n_turn)
+                memcpy(values + n, turns + (i_first + i) * load->n_turn,
+                       load->n_turn * sizeof(*values));
+        *p50 = (double)bench_percentile(values, n, 50) / 1e3;
+        *p99 = (double)bench_percentile(values, n, 99) / 1e3;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+        double x = *(const double *)a, y = *(const double *)b;
+
+        return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n)
+{
+        qsort(values, n, sizeof(*values), compare_doubles);
         return values[n / 2];
 }
 
-static void compare(const char *ndbusd, const char *folder, const struct load *load, int n_rounds)
+static void print(const char *name, double *alone_us, double *beside_us, size_t n_rounds)
 {
-        double without_us[STOPPED_ROUNDS_MAX], with_us[STOPPED_ROUNDS_MAX];
-        double ratio[STOPPED_ROUNDS_MAX] = {0};
+        double alone = median(alone_us, n_rounds), beside = median(beside_us, n_rounds);
 
-        for (int i = 0; i < n_rounds; ++i) {
-                for (int k = 0; k < 2; ++k) {
-                        bool has_stopped = (i + k) % 2;
+        printf("  %s %.0f us, beside a stopped subscriber %.0f us: %.2f times\n", name, alone,
+               beside, beside / alone);
+}
 
-                        *(has_stopped ? &with_us[i] : &without_us[i]) =
-                                measure(ndbusd, folder, load, has_stopped);
-                }
-                ratio[i] = with_us[i] / without_us[i];
+static void
+compare(const char *ndbusd, const char *folder, const struct load *load, size_t n_rounds)
+{
+        size_t n_turns = n_rounds * STOPPED_ROUND_TURNS;
+        size_t n_messages = load->n_warm + n_turns * load->n_turn;
+        size_t n_bytes = sizeof(struct board) + n_messages * sizeof(uint64_t);
+        struct board *board =
+                mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        struct result alone, beside;
+        const uint64_t *turns;
+
+        if (board == MAP_FAILED)
+                fail("memory");
+        run(ndbusd, folder, load, n_messages, board);
+        turns = board->latency_ns + load->n_warm;
+        for (size_t i = 0; i < n_rounds; ++i) {
+                size_t i_first = i * STOPPED_ROUND_TURNS;
+
+                take_round(load, turns, i_first, &alone.p50_us[i], &alone.p99_us[i]);
+                take_round(load, turns, i_first + 1, &beside.p50_us[i], &beside.p99_us[i]);
         }
-        printf("%s: p99 %.0f us, beside a stopped subscriber %.0f us: %.2f times\n", load->name,
-               median(without_us, n_rounds), median(with_us, n_rounds), median(ratio, n_rounds));
+        printf("%s\n", load->name);
+        print("p50", alone.p50_us, beside.p50_us, n_rounds);
+        print("p99", alone.p99_us, beside.p99_us, n_rounds);
+        munmap(board, n_bytes);
 }
 
 int main(int argc, char **argv)
 {
-        int n_rounds = argc > 2 ? atoi(argv[2]) : 9;
+        int n_rounds = argc > 2 ? atoi(argv[2]) : 20;
         char folder[] = "/tmp/ndbus-stopped-XXXXXX";
 
         if (argc < 2 || n_rounds < 1 || n_rounds > STOPPED_ROUNDS_MAX || !mkdtemp(folder)) {
@@ -211,7 +249,7 @@ int main(int argc, char **argv)
                 return 2;
         }
         for (size_t i = 0; i < nd_array_size(loads); ++i)
-                compare(argv[1], folder, &loads[i], n_rounds);
+                compare(argv[1], folder, &loads[i], (size_t)n_rounds);
         rmdir(folder);
         return 0;
 }
