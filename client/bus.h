@@ -130,6 +130,7 @@ struct nd_credit {
         uint64_t window_bytes; /* what it is when nothing is outstanding: exactly */
         uint64_t read_at;      /* the socket is read when credit falls to this */
         uint64_t block_bytes;  /* published in blocks since the socket was read for that */
+        uint64_t lead_bytes;   /* of blocks, that the daemon may not have routed yet */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
         uint64_t ahead_bytes;  /* bodies in blocks, published after asked_number */
         uint64_t asked_bytes;  /* and up to it: not known to be routed; 0: no question is open */
@@ -268,6 +269,7 @@ struct ndbus {
         uint64_t n_lost;              /* messages of earlier connections that were not confirmed */
         uint64_t n_lost_unflushed;    /* of which no flush has spoken */
         struct nd_outgoing *outgoing; /* a PUBLISH is open */
+        struct nd_fault refusal;      /* the daemon's, while it is being sent; code 0: none */
         struct nd_encoder encoder;
         struct nd_body_store body_store;
         struct nd_offline offline;

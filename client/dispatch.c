@@ -83,7 +83,7 @@ static void error_of_publish(struct ndbus *bus, uint64_t number, const struct nd
 {
         if (bus->outgoing && bus->outgoing->number == number && bus->outgoing->has_begun &&
             !bus->outgoing->is_done && bus->outgoing->leaves_at == 0 && !bus->outgoing->segment) {
-                bus->outgoing->refusal = *fault;
+                bus->refusal = *fault;
                 return;
         }
         if (bus->calls.now && bus->calls.now->number == number) {

@@ -102,16 +102,16 @@ void nd_offline_step(struct ndbus *bus)
                                 return;
                         continue;
                 }
-                if (!entry->out.refusal.code) {
+                if (!bus->refusal.code) {
                         result = nd_outgoing_step(bus, &entry->out, &has_moved);
                         if (result != ND_OUTGOING_DONE) {
                                 bus->offline.needs_socket = result == ND_OUTGOING_NEEDS_SOCKET;
                                 return;
                         }
                 }
-                if (entry->out.refusal.code) { /* before the step or during it */
+                if (bus->refusal.code) { /* before the step or during it */
                         nd_outgoing_give_up(bus, &entry->out);
-                        entry_refuse(bus, entry, &entry->out.refusal);
+                        entry_refuse(bus, entry, &bus->refusal);
                 } else {
                         entry_drop(bus, entry);
                 }

@@ -87,7 +87,7 @@ void nd_outgoing_begin(struct ndbus *bus, struct nd_outgoing *out)
         out->position = 0;
         out->leaves_at = 0;
         out->packet_end = is_whole ? out->body->bytes : 0;
-        out->refusal.code = 0;
+        bus->refusal.code = 0;
         out->credit_taken = nd_min_u64(credit->bytes, lead + out->packet_end);
         credit->bytes -= out->credit_taken;
         credit->sent_ns = nd_clock_coarse_ns();

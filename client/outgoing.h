@@ -19,7 +19,7 @@ struct nd_outgoing {
         uint32_t segment; /* 0: it is not */
         uint64_t place;
         uint64_t block_bytes;
-        uint64_t lead_bytes; /* of blocks, that the daemon may not have routed yet */
+        bool is_loan;
 
         /* how far it is */
         uint64_t number;     /* n-th PUBLISH of the connection */
@@ -31,12 +31,11 @@ struct nd_outgoing {
         bool is_in_packet; /* a packet is begun: */
         bool is_lead_left; /*   the bytes before its body are not all sent */
         size_t lead_sent;
-        uint64_t position;       /* of the body: sent */
-        uint64_t packet_end;     /* of the body: where the packet at hand ends */
-        uint64_t packet_bytes;   /* of the body, in a CHUNK at hand */
-        uint64_t credit_taken;   /* when it began */
-        uint64_t leaves_at;      /* nd_output.n_left when it has left; 0: it was not put */
-        struct nd_fault refusal; /* the daemon's, while it was being sent; code 0: none */
+        uint64_t position;     /* of the body: sent */
+        uint64_t packet_end;   /* of the body: where the packet at hand ends */
+        uint64_t packet_bytes; /* of the body, in a CHUNK at hand */
+        uint64_t credit_taken; /* when it began */
+        uint64_t leaves_at;    /* nd_output.n_left when it has left; 0: it was not put */
 };
 
 enum nd_outgoing_result {
