@@ -49,7 +49,7 @@ static int loan_describe(struct ndbus *bus,
         const struct nd_encode_input input = {
                 .topic = "loan", .arrays = arrays, .n_arrays = n_arrays};
         const struct nd_encoded *encoded;
-        struct nd_fault fault = {0};
+        struct nd_fault fault;
         int r;
 
         if (nd_encode(&bus->encoder, &input, &encoded, &fault))
@@ -119,15 +119,17 @@ loan(struct ndbus *bus, struct ndbus_array *arrays, size_t n_arrays, struct ndbu
         r = loan_describe(bus, arrays, n_arrays, &shared);
         if (r)
                 return r;
-        loan = calloc(1, sizeof(*loan) + n_arrays * sizeof(*arrays));
+        loan = malloc(sizeof(*loan) + n_arrays * sizeof(*arrays));
         if (!loan) {
                 nd_shared_header_unref(shared);
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         }
-        loan->supply = bus->supply;
-        loan->shared = shared;
-        loan->body_bytes = shared->header->body_bytes;
-        loan->n_arrays = n_arrays;
+        *loan = (struct ndbus_loan){
+                .supply = bus->supply,
+                .shared = shared,
+                .body_bytes = shared->header->body_bytes,
+                .n_arrays = n_arrays,
+        };
         nd_list_push_tail(&bus->supply->loans, &loan->node);
         body = loan_find_memory(bus, loan);
         if (!body) {

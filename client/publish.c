@@ -32,9 +32,10 @@
 #define BLOCK_LEAD_BYTES ((uint64_t)32 << 20)
 
 /* Of loaned blocks more: what is in them is not touched here, and processes that take turns on few cores do
- * more in each. But not much more: a publisher that goes on where it could have waited for a block makes memory
- * instead, and new pages cost more than waiting. */
-#define LOAN_LEAD_BYTES ((uint64_t)64 << 20)
+ * more in each. But a publisher that goes on where it could have waited for a block makes memory instead,
+ * and new pages cost more than waiting. So the most is for what leaves as much as the least free. */
+#define LOAN_LEAD_BYTES     ((uint64_t)64 << 20)
+#define LOAN_LEAD_BYTES_MAX ((uint64_t)256 << 20)
 
 /* The socket is read this often on the way there. */
 #define BLOCK_READ_SHARE 8u
@@ -100,22 +101,43 @@ static int credit_lapse(struct ndbus *bus)
         return 0;
 }
 
+/* Sets how far ahead this one may bring it, when @ahead_bytes are not routed. Of loans that is looked up when
+ * what it was does not do: it becomes less only by an answer. */
+static void credit_set_lead(struct ndbus *bus, const struct nd_outgoing *out, uint64_t ahead_bytes)
+{
+        struct nd_credit *credit = &bus->credit;
+        uint64_t free_bytes;
+
+        if (!out->is_loan) {
+                credit->lead_bytes = BLOCK_LEAD_BYTES;
+                return;
+        }
+        if (credit->lead_bytes >= LOAN_LEAD_BYTES &&
+            ahead_bytes + out->block_bytes <= credit->lead_bytes)
+                return;
+        free_bytes = nd_shm_pool_free_bytes(&bus->supply->pool);
+        free_bytes -= nd_min_u64(free_bytes, LOAN_LEAD_BYTES);
+        credit->lead_bytes = nd_max_u64(LOAN_LEAD_BYTES,
+                                        nd_min_u64(ahead_bytes + free_bytes, LOAN_LEAD_BYTES_MAX));
+}
+
 /* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
  * without end, for what is about to be held back by a full queue or to be released, it is as far ahead as
  * its lead, or one message. How far the daemon is, PONG says. */
 static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
 {
         struct nd_credit *credit = &bus->credit;
-        uint64_t lead_bytes;
+        uint64_t ahead_bytes;
         bool may_lead;
 
         if (!out->segment)
                 return true;
-        if (credit->n_routed >= credit->asked_number)
-                credit->asked_bytes = 0;
-        lead_bytes = credit->asked_bytes + credit->ahead_bytes;
-        may_lead = lead_bytes == 0 || lead_bytes + out->block_bytes <= out->lead_bytes;
-        if (credit->asked_bytes == 0 && (!may_lead || lead_bytes >= out->lead_bytes / 2) &&
+        if (credit->asked_bytes > 0 && credit->n_routed >= credit->asked_number)
+                credit->asked_bytes = credit->lead_bytes = 0;
+        ahead_bytes = credit->asked_bytes + credit->ahead_bytes;
+        credit_set_lead(bus, out, ahead_bytes);
+        may_lead = ahead_bytes == 0 || ahead_bytes + out->block_bytes <= credit->lead_bytes;
+        if (credit->asked_bytes == 0 && (!may_lead || ahead_bytes >= credit->lead_bytes / 2) &&
             nd_output_packet(&bus->output,
                              &(struct nd_prelude){.kind = ND_KIND_PING,
                                                   .sequence = ++bus->connection.n_requests},
@@ -147,7 +169,7 @@ static void credit_read_blocks(struct ndbus *bus, const struct nd_outgoing *out)
 
         credit->ahead_bytes += out->block_bytes;
         credit->block_bytes += out->block_bytes;
-        if (credit->block_bytes < out->lead_bytes / BLOCK_READ_SHARE)
+        if (credit->block_bytes < credit->lead_bytes / BLOCK_READ_SHARE)
                 return;
         credit->block_bytes = 0;
         nd_input_read(bus);
@@ -157,7 +179,7 @@ static void credit_read_blocks(struct ndbus *bus, const struct nd_outgoing *out)
 
 static int options_check(const struct ndbus_publish_options *o)
 {
-        struct nd_fault fault = {0};
+        struct nd_fault fault;
 
         if (o->size < sizeof(*o))
                 return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu", o->size,
@@ -301,9 +323,9 @@ static int send_to_end(struct ndbus *bus, struct nd_outgoing *out)
                 result = nd_outgoing_step(bus, out, &has_moved);
                 if (result == ND_OUTGOING_LOST)
                         return nd_connection_fail_down(bus);
-                if (out->refusal.code) { /* also if its last byte has left meanwhile */
+                if (bus->refusal.code) { /* also if its last byte has left meanwhile */
                         r = nd_outgoing_give_up(bus, out);
-                        return r < 0 ? r : nd_detail_fault(&out->refusal);
+                        return r < 0 ? r : nd_detail_fault(&bus->refusal);
                 }
                 if (result == ND_OUTGOING_DONE)
                         return 0;
@@ -446,7 +468,7 @@ static int publish_online(struct ndbus *bus,
                 out->segment = block.segment->number;
                 out->place = block.place;
                 out->block_bytes = body->bytes;
-                out->lead_bytes = loan ? LOAN_LEAD_BYTES : BLOCK_LEAD_BYTES;
+                out->is_loan = loan;
         }
         r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (!r && bus->calls.now) /* the daemon may answer while it is still being sent */
@@ -484,7 +506,7 @@ static int publish(struct ndbus *bus,
                    struct ndbus_loan *loan)
 {
         const struct nd_encoded *encoded;
-        struct nd_fault fault = {0};
+        struct nd_fault fault;
         struct nd_outgoing out;
         struct nd_body body;
         int r;

@@ -111,15 +111,14 @@ static bool own_grow(struct nd_server *server, uint64_t bytes)
 static void own_say_exhausted(struct nd_server *server, uint64_t bytes)
 {
         const struct nd_shm_pool *pool = &server->own.pool;
-        struct nd_shm_free free = nd_shm_pool_free(pool);
 
         ++server->counters.shm_own_exhausted;
         nd_log_limited(&server->own_log, server->now_ns, ND_LOG_NOTICE,
                        "no block of the daemon's own, a message goes by the socket bytes=%" PRIu64
                        " free_bytes=%" PRIu64 " largest_bytes=%" PRIu64 " segments=%zu"
                        " segments_bytes=%" PRIu64 " shm_own_max=%" PRIu64,
-                       bytes, free.bytes, free.largest_bytes, pool->n_segments, pool->bytes,
-                       server->options.shm_own_max);
+                       bytes, nd_shm_pool_free_bytes(pool), nd_shm_pool_largest_free(pool),
+                       pool->n_segments, pool->bytes, server->options.shm_own_max);
 }
 
 static bool own_is_wanted(struct nd_topic *topic)

@@ -38,7 +38,9 @@ bool nd_shm_pool_take(struct nd_shm_pool *pool,
         nd_list_for_each (i, &pool->segments) {
                 struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
 
-                if (segment->is_retired || !nd_blocks_take(&segment->blocks, bytes, ret_place))
+                if (segment->is_retired ||
+                    segment->memory.bytes - segment->blocks.used_bytes < bytes ||
+                    !nd_blocks_take(&segment->blocks, bytes, ret_place))
                         continue;
                 *ret_segment = segment;
                 return true;
@@ -160,19 +162,30 @@ struct nd_shm_segment *nd_shm_pool_find(const struct nd_shm_pool *pool, uint32_t
         return NULL;
 }
 
-struct nd_shm_free nd_shm_pool_free(const struct nd_shm_pool *pool)
+uint64_t nd_shm_pool_free_bytes(const struct nd_shm_pool *pool)
 {
-        struct nd_shm_free free = {0};
+        uint64_t bytes = 0;
 
         nd_list_for_each (i, &pool->segments) {
                 const struct nd_shm_segment *segment =
                         nd_list_entry(i, struct nd_shm_segment, node);
 
-                if (segment->is_retired)
-                        continue;
-                free.bytes += segment->memory.bytes - segment->blocks.used_bytes;
-                free.largest_bytes =
-                        nd_max_u64(free.largest_bytes, nd_blocks_largest_free(&segment->blocks));
+                if (!segment->is_retired)
+                        bytes += segment->memory.bytes - segment->blocks.used_bytes;
         }
-        return free;
+        return bytes;
+}
+
+uint64_t nd_shm_pool_largest_free(const struct nd_shm_pool *pool)
+{
+        uint64_t bytes = 0;
+
+        nd_list_for_each (i, &pool->segments) {
+                const struct nd_shm_segment *segment =
+                        nd_list_entry(i, struct nd_shm_segment, node);
+
+                if (!segment->is_retired)
+                        bytes = nd_max_u64(bytes, nd_blocks_largest_free(&segment->blocks));
+        }
+        return bytes;
 }

@@ -78,10 +78,6 @@ void nd_shm_pool_drop(struct nd_shm_pool *pool, struct nd_shm_segment *segment);
 /* NULL: none has this number. */
 struct nd_shm_segment *nd_shm_pool_find(const struct nd_shm_pool *pool, uint32_t number);
 
-/* What a block could be taken from at once, and in one piece. */
-struct nd_shm_free {
-        uint64_t bytes;
-        uint64_t largest_bytes;
-};
-
-struct nd_shm_free nd_shm_pool_free(const struct nd_shm_pool *pool);
+/* What blocks could be taken from at once: in all, and in one piece. */
+uint64_t nd_shm_pool_free_bytes(const struct nd_shm_pool *pool);
+uint64_t nd_shm_pool_largest_free(const struct nd_shm_pool *pool);

@@ -166,6 +166,45 @@ Test(client_loan, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
         fake_peer_end(peer);
 }
 
+static void room_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 3};
+        struct nd_segment segment;
+        uint32_t number;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 176 * ND_MIB;
+        fake_peer_accept(peer);
+        segment = fake_peer_segment(peer, &number);
+        for (unsigned i = 0; i < 3; ++i)
+                expect_block(peer, number, 16 * ND_MIB);
+        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+        for (unsigned i = 3; i < 6; ++i)
+                expect_block(peer, number, 16 * ND_MIB);
+        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        fake_peer_expect(peer, ND_KIND_PING);
+        expect_block(peer, number, 16 * ND_MIB);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* It does not wait for an answer as long as that leaves 64 MiB free: 96 MiB are ahead here. */
+Test(client_loan, a_publisher_is_further_ahead_where_there_is_memory)
+{
+        struct fake_peer *peer = fake_peer_start(room_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        ndbus_loan_cancel(loan(bus, 176 * ND_MIB, &data));
+        for (unsigned i = 0; i < 7; ++i)
+                cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 16 * ND_MIB, &data), NULL), 0,
+                             "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).segments, 1);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
 static void exhaust_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_segment segments[2];

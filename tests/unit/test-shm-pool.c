@@ -124,7 +124,6 @@ Test(shm_pool, has_few_segments)
 Test(shm_pool, gives_back_what_is_idle_and_what_is_retired)
 {
         struct nd_shm_segment *a, *b, *segment;
-        struct nd_shm_free free;
         struct nd_shm_pool pool;
         uint64_t place;
         size_t n = n_fds();
@@ -138,9 +137,8 @@ Test(shm_pool, gives_back_what_is_idle_and_what_is_retired)
         cr_assert_eq(segment, a);
         cr_assert_null(nd_shm_pool_idle(&pool, 100));
         cr_assert_eq(nd_shm_pool_idle(&pool, 200), b);
-        free = nd_shm_pool_free(&pool);
-        cr_assert_eq(free.bytes, 9 * ND_MIB);
-        cr_assert_eq(free.largest_bytes, 6 * ND_MIB);
+        cr_assert_eq(nd_shm_pool_free_bytes(&pool), 9 * ND_MIB);
+        cr_assert_eq(nd_shm_pool_largest_free(&pool), 6 * ND_MIB);
 
         a->is_retired = true;
         cr_assert_null(nd_shm_pool_idle(&pool, 100), "a block of it is taken");
@@ -149,7 +147,7 @@ Test(shm_pool, gives_back_what_is_idle_and_what_is_retired)
         cr_assert_eq(nd_shm_pool_idle(&pool, 0), a);
         cr_assert(nd_shm_pool_take(&pool, ND_MIB, &segment, &place));
         cr_assert_eq(segment, b, "a retired one takes no new blocks");
-        cr_assert_eq(nd_shm_pool_free(&pool).bytes, 5 * ND_MIB);
+        cr_assert_eq(nd_shm_pool_free_bytes(&pool), 5 * ND_MIB);
 
         nd_shm_pool_drop(&pool, a);
         cr_assert_eq(pool.bytes, 6 * ND_MIB);
