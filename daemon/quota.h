@@ -23,6 +23,7 @@ struct nd_account {
         struct nd_accounts *accounts;
         size_t n_refs;
         uint64_t used[_ND_LIMIT_N];       /* of those that are counted; MESSAGE and RATE stay 0 */
+        uint64_t least[_ND_LIMIT_N];      /* that one of its connections may have; see STATS */
         uint64_t rate_ns;                 /* up to when the messages that came are leave's worth */
         uint64_t stuck_bytes;             /* queued, when all that could be sent last was */
         char name[ND_ACCOUNT_NAME_BYTES]; /* "user:1000", "token:lab", "tcp" */

@@ -123,22 +123,59 @@ static void stats_histograms(msgpack_packer *packer, const struct nd_histograms 
 #undef STATS_BOUND
 }
 
-/* What is limited, whether or not it is. */
-static void stats_identities(msgpack_packer *packer, struct nd_server *server)
+/* Connections of one identity may have different limits, of different groups; the least is met
+ * first. */
+static void stats_find_least(struct nd_server *server)
 {
         struct nd_account *account;
 
+        RB_FOREACH (account, nd_account_tree, &server->accounts.tree)
+                for (size_t i = 0; i < _ND_LIMIT_N; ++i)
+                        account->least[i] = ND_LIMIT_NONE;
+        nd_list_for_each (i, &server->connections) {
+                const struct nd_quota *quota =
+                        &nd_list_entry(i, struct nd_connection, in_server)->quota;
+
+                for (size_t k = 0; k < _ND_LIMIT_N && quota->account; ++k)
+                        quota->account->least[k] =
+                                nd_min_u64(quota->account->least[k], quota->most[k]);
+        }
+}
+
+/* What is counted for each identity, whether or not it is limited, and what it is limited to. */
+static void stats_identities(msgpack_packer *packer, struct nd_server *server)
+{
+        static const struct {
+                enum nd_limit limit;
+                const char *used;
+                const char *least;
+        } rows[] = {
+                {ND_LIMIT_CONNECTIONS, "connections", "connections_max"},
+                {ND_LIMIT_SUBSCRIPTIONS, "subscriptions", "subscriptions_max"},
+                {ND_LIMIT_TOPICS, "topics", "topics_max"},
+                {ND_LIMIT_QUEUED, "queued_bytes", "queued_max_bytes"},
+                {ND_LIMIT_RETAINED, "retained_bytes", "retained_max_bytes"},
+                {ND_LIMIT_HELD, "held_bytes", "held_max_bytes"},
+        };
+        struct nd_account *account;
+
+        stats_find_least(server);
         stats_key(packer, "identities");
         msgpack_pack_array(packer, server->accounts.n);
         RB_FOREACH (account, nd_account_tree, &server->accounts.tree) {
-                msgpack_pack_map(packer, 7);
+                size_t n_limited = 0;
+
+                for (size_t i = 0; i < nd_array_size(rows); ++i)
+                        n_limited += account->least[rows[i].limit] != ND_LIMIT_NONE;
+                msgpack_pack_map(packer, 1 + nd_array_size(rows) + n_limited);
                 stats_string(packer, "identity", account->name);
-                stats_number(packer, "connections", account->used[ND_LIMIT_CONNECTIONS]);
-                stats_number(packer, "subscriptions", account->used[ND_LIMIT_SUBSCRIPTIONS]);
-                stats_number(packer, "topics", account->used[ND_LIMIT_TOPICS]);
-                stats_number(packer, "queued_bytes", account->used[ND_LIMIT_QUEUED]);
-                stats_number(packer, "retained_bytes", account->used[ND_LIMIT_RETAINED]);
-                stats_number(packer, "held_bytes", account->used[ND_LIMIT_HELD]);
+                for (size_t i = 0; i < nd_array_size(rows); ++i) {
+                        uint64_t least = account->least[rows[i].limit];
+
+                        stats_number(packer, rows[i].used, account->used[rows[i].limit]);
+                        if (least != ND_LIMIT_NONE)
+                                stats_number(packer, rows[i].least, least);
+                }
         }
 }
 

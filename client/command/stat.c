@@ -4,8 +4,8 @@
  * ndbus stat: what the daemon counts
  *
  * The daemon answers with one msgpack map (PROTOCOL.md 8). --json prints all of it; the tables
- * print what an operator looks for first: who is connected, who loses messages, which topics there
- * are. Keys that are not there are shown as "-", keys that are not known only by --json, so that
+ * print what an operator looks for first: who is connected, who is near a limit, who loses messages,
+ * which topics there are. Keys that are not there are shown as "-", keys that are not known only by --json, so that
  * this command and a daemon of another version get along.
  */
 
@@ -36,7 +36,7 @@
 
 ND_OPTION_DEFINE(stat, STAT_OPTIONS);
 
-#define STAT_COLUMNS_MAX 12
+#define STAT_COLUMNS_MAX 13
 #define STAT_ROWS_MAX    50u /* of each table, without --all */
 
 struct stat_column {
@@ -55,6 +55,23 @@ static const struct stat_column stat_clients[] = {
         {"delivered", "RECEIVED", ND_STAT_NUMBER},
         {"delivered_bytes", "BYTES", ND_STAT_BYTES},
         {"queued_bytes", "QUEUED", ND_STAT_BYTES},
+};
+
+/* What each has, and how much it may have. */
+static const struct stat_column stat_identities[] = {
+        {"identity", "IDENTITY", ND_STAT_TEXT},
+        {"connections", "CONNECTIONS", ND_STAT_NUMBER},
+        {"connections_max", "OF", ND_STAT_NUMBER},
+        {"subscriptions", "SUBSCRIPTIONS", ND_STAT_NUMBER},
+        {"subscriptions_max", "OF", ND_STAT_NUMBER},
+        {"topics", "TOPICS", ND_STAT_NUMBER},
+        {"topics_max", "OF", ND_STAT_NUMBER},
+        {"queued_bytes", "QUEUED", ND_STAT_BYTES},
+        {"queued_max_bytes", "OF", ND_STAT_BYTES},
+        {"retained_bytes", "RETAINED", ND_STAT_BYTES},
+        {"retained_max_bytes", "OF", ND_STAT_BYTES},
+        {"held_bytes", "HELD", ND_STAT_BYTES},
+        {"held_max_bytes", "OF", ND_STAT_BYTES},
 };
 
 static const struct stat_column stat_subscriptions[] = {
@@ -232,6 +249,8 @@ static void stat_write_overview(const msgpack_object *root, bool is_all)
 {
         stat_write_table("clients", nd_map_find(root, "clients"), is_all, stat_clients,
                          nd_array_size(stat_clients));
+        stat_write_table("identities", nd_map_find(root, "identities"), is_all, stat_identities,
+                         nd_array_size(stat_identities));
         stat_write_table("subscriptions", nd_map_find(root, "subscriptions"), is_all,
                          stat_subscriptions, nd_array_size(stat_subscriptions));
         stat_write_table("topics", nd_map_find(root, "topics"), is_all, stat_topics,
@@ -304,7 +323,7 @@ static int stat_run(const void *values, char *const *arguments, size_t n_argumen
 const struct nd_command nd_command_stat = {
         .name = "stat",
         .arguments = "",
-        .summary = "Show the daemon's clients, subscriptions, topics and counters.",
+        .summary = "Show the daemon's clients, identities, subscriptions, topics and counters.",
         .options = stat_options,
         .n_options = nd_array_size(stat_options),
         .values_bytes = sizeof(struct nd_stat_options),

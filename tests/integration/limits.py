@@ -105,6 +105,39 @@ def test_connections(folder):
             sub.interrupt()
 
 
+def test_who_is_near_a_limit_is_seen(folder):
+    """What an identity has stands beside what it may have, where it is limited; also after a reload."""
+    config = put(folder, "c", "limit = anyone subscriptions=4,queued=2M\n")
+    names = {"connections_max", "subscriptions_max", "topics_max", "queued_max_bytes",
+             "retained_max_bytes", "held_max_bytes"}
+    with Daemon("--config", config) as daemon:
+        sub = Sub(daemon.unix, "t")
+        pub(daemon.unix, "t", folder, 100 * KIB, "--retain")
+        until(lambda: identity(daemon, ME)["connections"] == 1)
+        row = identity(daemon, ME)
+        assert (row["subscriptions"], row["subscriptions_max"]) == (1, 4), row
+        assert row["queued_max_bytes"] == 2 * MIB and "held_max_bytes" not in row, row
+        line = [line.split() for line in run("stat", url=daemon.tcp, check=0).out.splitlines()
+                if line.startswith(ME)]
+        assert line[0][:7] == [ME, "1", "-", "1", "4", "0", "-"], line
+        assert line[0][8] == "2.0M" and line[0][10] == line[0][12] == "-", line
+
+        put(folder, "c", "limit = anyone connections=9,subscriptions=8,topics=7,queued=6M,"
+                         "retained=5M,held=4M\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        until(lambda: identity(daemon, ME).get("subscriptions_max") == 8)
+        row = identity(daemon, ME)
+        assert [row[name] for name in sorted(names)] == [9, 4 * MIB, 6 * MIB, 5 * MIB, 8, 7], row
+        found = run("stat", "--openmetrics", url=daemon.tcp, check=0).out
+        for name in names:
+            assert f'ndbus_identity_{name}{{identity="{ME}"}} {row[name]}\n' in found, (name, found)
+        # retained values stay, but who has no connection has no limits that could be told
+        sub.interrupt()
+        until(lambda: identity(daemon, ME)["connections"] == 0)
+        row = identity(daemon, ME)
+        assert row["retained_bytes"] >= 100 * KIB and not names & set(row), row
+
+
 def test_half_open_connections_count(folder):
     """They are the user's own, though nobody has said a word; others are let in."""
     with Daemon(*limit(f"{ME} connections=3")) as daemon:
