@@ -15,6 +15,7 @@
 
 #include "client/body.h"
 #include <string.h>
+#include "client/copy.h"
 
 /* Runs at least so long are pieces of their own; frames shorter than the other are packed. */
 #define RUN_BYTES_MIN     2048u
@@ -143,7 +144,7 @@ void nd_body_copy(struct nd_body *body, uint64_t from, uint64_t n, uint8_t *out)
                 }
                 part = nd_min_u64(segment->offset + segment->bytes - from, n);
                 if (segment->at)
-                        memcpy(out, segment->at + (from - segment->offset), part);
+                        nd_copy(out, segment->at + (from - segment->offset), part);
                 else
                         nd_gather_copy(body_gather(body, segment), from - segment->offset, part,
                                        out);
