@@ -37,8 +37,10 @@
 #define LOAN_LEAD_BYTES     ((uint64_t)64 << 20)
 #define LOAN_LEAD_BYTES_MAX ((uint64_t)256 << 20)
 
-/* The socket is read this often on the way there. */
-#define BLOCK_READ_SHARE 8u
+/* The socket is read before the next one when so much was copied: what was released is then filled again, and
+ * still in the caches. Who publishes loans reads eight times on the way to its lead. */
+#define BLOCK_READ_BYTES ((uint64_t)1 << 20)
+#define LOAN_READ_SHARE  8u
 
 /* What a message that may wait waits for the daemon's word on a segment. */
 #define ANSWER_MS_MAX 1000
@@ -161,15 +163,14 @@ static void credit_read(struct ndbus *bus)
         nd_input_read(bus);
 }
 
-/* The same after a message in a block, which takes hardly any credit: topics are paused, and blocks
+/* The same before a message that may go in a block, and take hardly any credit: topics are paused, and blocks
  * released, all the same. */
-static void credit_read_blocks(struct ndbus *bus, const struct nd_outgoing *out)
+static void credit_read_blocks(struct ndbus *bus, bool is_loan)
 {
         struct nd_credit *credit = &bus->credit;
 
-        credit->ahead_bytes += out->block_bytes;
-        credit->block_bytes += out->block_bytes;
-        if (credit->block_bytes < credit->lead_bytes / BLOCK_READ_SHARE)
+        if (credit->block_bytes <
+            (is_loan ? credit->lead_bytes / LOAN_READ_SHARE : BLOCK_READ_BYTES))
                 return;
         credit->block_bytes = 0;
         nd_input_read(bus);
@@ -390,6 +391,8 @@ choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_byt
 {
         struct nd_supply_block block = {0};
 
+        if (bus->credit.block_bytes > 0)
+                credit_read_blocks(bus, loan);
         if (loan)
                 block = loan->block;
         else if (body_bytes >= ND_SHM_COPY_BYTES_MIN)
@@ -483,8 +486,10 @@ static int publish_online(struct ndbus *bus,
                 loan->block.segment = NULL;
         if (!r && bus->connection.state == ND_STATE_READY)
                 credit_read(bus);
-        if (!r && block.segment && bus->connection.state == ND_STATE_READY)
-                credit_read_blocks(bus, out);
+        if (!r && block.segment) {
+                bus->credit.ahead_bytes += out->block_bytes;
+                bus->credit.block_bytes += out->block_bytes;
+        }
         return r;
 }
 
