@@ -113,7 +113,6 @@ static bool bench_take(struct bench_result *result, const struct ndbus_message *
         const struct ndbus_array *arrays = NULL;
         uint64_t now = nd_now_ns(), stamp[2] = {0, 0};
 
-        result->n_dropped += ndbus_message_dropped(message);
         if (ndbus_message_arrays(message, &arrays) < 1 || arrays[0].ndim != 1 ||
             arrays[0].shape[0] < 16)
                 return false;
@@ -140,7 +139,9 @@ static struct ndbus *bench_open(const struct nd_bench_options *options)
 static int bench_receive(const struct nd_bench_options *options, const char *topic, int fd)
 {
         struct ndbus_subscribe_options subscribe = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndbus_subscription_stats stats = {.size = sizeof(stats)};
         struct bench_result *result = calloc(1, sizeof(*result));
+        struct ndbus_subscription *subscription = NULL;
         struct ndbus *bus = bench_open(options);
         bool more = true;
         int r;
@@ -150,7 +151,7 @@ static int bench_receive(const struct nd_bench_options *options, const char *top
                 return ND_EXIT_FAILED;
         }
         subscribe.policy = NDBUS_BLOCK;
-        r = ndbus_subscribe(bus, topic, &subscribe, NULL);
+        r = ndbus_subscribe(bus, topic, &subscribe, &subscription);
         if (!r && nd_file_write(fd, "R", 1) != 0)
                 r = NDBUS_ESYSTEM;
         while (!r && more) {
@@ -163,6 +164,10 @@ static int bench_receive(const struct nd_bench_options *options, const char *top
         }
         if (r && r != NDBUS_EINTERRUPTED)
                 nd_report_bus("subscriber", r);
+        if (subscription && ndbus_subscription_stats(subscription, &stats) == 0)
+                result->n_dropped = stats.dropped;
+        if (r && result->n_dropped > 0)
+                nd_report("subscriber: %" PRIu64 " messages lost", result->n_dropped);
         if (!r && nd_file_write(fd, result, sizeof(*result)) != 0)
                 r = NDBUS_ESYSTEM;
         free(result);

@@ -13,6 +13,9 @@
 #include "client/command/spelling.h"
 #include "protocol/url.h"
 
+/* What is announced is there sooner; whoever ends a command does not wait longer for a daemon that hangs. */
+#define LOSSES_PING_MS 1000
+
 /* Who waits for messages would hear nothing of it. */
 static void command_on_notice(void *userdata, int error, const char *text)
 {
@@ -56,6 +59,46 @@ void nd_command_say_subscribed(const char *pattern)
         fputs("subscribed to ", stderr);
         nd_command_write_text(stderr, pattern);
         fputc('\n', stderr);
+}
+
+static struct ndbus_subscription_stats losses_read(const struct nd_losses *losses)
+{
+        struct ndbus_subscription_stats stats = {.size = sizeof(stats)};
+
+        ndbus_subscription_stats(losses->subscription, &stats);
+        return stats;
+}
+
+void nd_losses_told(struct nd_losses *losses, const struct ndbus_message *message)
+{
+        uint64_t n = ndbus_message_dropped(message);
+
+        if (n == NDBUS_UNKNOWN)
+                losses->n_gaps_told = losses_read(losses).gaps_unknown;
+        else
+                losses->n_told += n;
+}
+
+void nd_losses_say(struct nd_losses *losses, const char *pattern, const char *where)
+{
+        const struct ndbus_subscription_stats stats = losses_read(losses);
+        bool has_gap = stats.gaps_unknown > losses->n_gaps_told;
+
+        if (stats.dropped > losses->n_told || has_gap)
+                nd_report("%s: %" PRIu64 " messages lost%s%s", pattern,
+                          stats.dropped - losses->n_told, where,
+                          has_gap ? ", and a gap of unknown size" : "");
+        losses->n_told = stats.dropped;
+        losses->n_gaps_told = stats.gaps_unknown;
+}
+
+void nd_losses_end(struct nd_losses *losses,
+                   struct ndbus *bus,
+                   const char *pattern,
+                   const char *where)
+{
+        ndbus_ping(bus, NULL, LOSSES_PING_MS);
+        nd_losses_say(losses, pattern, where);
 }
 
 bool nd_command_reconnects(int r, uint64_t *told_ns)

@@ -46,6 +46,29 @@ int nd_command_close(struct ndbus *bus, int timeout_ms);
 /* "subscribed to PATTERN" on stderr: scripts wait for it. */
 void nd_command_say_subscribed(const char *pattern);
 
+/* Losses of a subscription of which something was said, on a line or otherwise. */
+struct nd_losses {
+        const struct ndbus_subscription *subscription;
+        uint64_t n_told;
+        uint64_t n_gaps_told;
+};
+
+/* What goes before @message is told by what is printed of it. */
+void nd_losses_told(struct nd_losses *losses, const struct ndbus_message *message);
+
+/* Says on stderr what was not told yet; @where: " since ...", or "". */
+void nd_losses_say(struct nd_losses *losses, const char *pattern, const char *where);
+
+/**
+ * nd_losses_end() - the same when nothing more will be received
+ *
+ * The daemon is asked for a sign of life first: what it announced before that is heard.
+ */
+void nd_losses_end(struct nd_losses *losses,
+                   struct ndbus *bus,
+                   const char *pattern,
+                   const char *where);
+
 /**
  * nd_command_reconnects() - does an error of ndbus_receive() end only this connection?
  * @told_ns:  when it was said last; 0 at first and after a message

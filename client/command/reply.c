@@ -56,6 +56,7 @@ ND_OPTION_DEFINE(reply, REPLY_OPTIONS);
 struct reply {
         const struct nd_reply_options *options;
         struct ndbus *bus;
+        struct nd_losses losses;
 };
 
 /* What a command made. */
@@ -372,7 +373,7 @@ static int reply_answer(const struct reply *reply, const struct ndbus_message *q
         return r ? r : ndbus_flush(reply->bus, REPLY_FLUSH_MS);
 }
 
-static int reply_serve(const struct reply *reply)
+static int reply_serve(struct reply *reply, const char *pattern)
 {
         uint64_t n_answered = 0, count = reply->options->count, told_ns = 0;
 
@@ -389,6 +390,7 @@ static int reply_serve(const struct reply *reply)
                 if (r)
                         return nd_report_bus("", r);
                 told_ns = 0;
+                nd_losses_say(&reply->losses, pattern, "");
                 if (ndbus_message_reply(question)) {
                         r = reply_answer(reply, question);
                         if (r) /* who asks for what cannot be done is not answered, others are */
@@ -406,6 +408,7 @@ static int reply_run(const void *values, char *const *arguments, size_t n_argume
         const struct nd_reply_options *options = values;
         struct reply reply = {.options = values};
         struct ndbus_subscribe_options subscribe = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndbus_subscription *subscription = NULL;
         int r, status;
 
         (void)n_arguments;
@@ -422,12 +425,14 @@ static int reply_run(const void *values, char *const *arguments, size_t n_argume
         subscribe.retained = 0;
         if (options->group)
                 subscribe.window = 1; /* what one computes, others need not wait for */
-        r = ndbus_subscribe(reply.bus, arguments[0], &subscribe, NULL);
+        r = ndbus_subscribe(reply.bus, arguments[0], &subscribe, &subscription);
         if (r) {
                 status = nd_report_bus(arguments[0], r);
         } else {
                 nd_command_say_subscribed(arguments[0]);
-                status = reply_serve(&reply);
+                reply.losses.subscription = subscription;
+                status = reply_serve(&reply, arguments[0]);
+                nd_losses_end(&reply.losses, reply.bus, arguments[0], "");
         }
         r = nd_command_close(reply.bus, REPLY_FLUSH_MS);
         return status == ND_EXIT_OK ? r : status;

@@ -9,7 +9,8 @@
  * PATTERN" on stderr says that what is published from now on will be seen; scripts wait for it.
  *
  * A lost connection is said on stderr and made again by the library; the next line of each
- * subscription then has "unknown" as its loss.
+ * subscription then has "unknown" as its loss. What was lost after the last line is said on stderr at
+ * the end.
  */
 
 #include <errno.h>
@@ -55,6 +56,7 @@ struct sub {
         int folder_fd; /* -1: no --output */
         bool has_failed;
         uint64_t n_received;
+        struct nd_losses losses;
 };
 
 static double sub_delay(const struct ndbus_message *message)
@@ -160,6 +162,7 @@ static void sub_message(struct sub *sub, const struct ndbus_message *message)
                 fputs("unknown", stdout);
         else
                 printf("%" PRIu64, dropped);
+        nd_losses_told(&sub->losses, message);
         sub_write_extras(sub, message, arrays, n_arrays);
         fputc('\n', stdout);
         if (sub->options->view)
@@ -214,6 +217,7 @@ static int sub_on_bus(struct sub *sub, const char *pattern)
 {
         const struct nd_sub_options *options = sub->options;
         struct ndbus_subscribe_options subscribe = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndbus_subscription *subscription = NULL;
         struct ndbus *bus;
         int r, status;
 
@@ -229,12 +233,14 @@ static int sub_on_bus(struct sub *sub, const char *pattern)
                 subscribe.window = 0;
         subscribe.group = options->group;
         subscribe.retained = !options->no_retained;
-        r = ndbus_subscribe(bus, pattern, &subscribe, NULL);
+        r = ndbus_subscribe(bus, pattern, &subscribe, &subscription);
         if (r) {
                 status = nd_report_bus(pattern, r);
         } else {
                 nd_command_say_subscribed(pattern);
+                sub->losses.subscription = subscription;
                 status = sub_receive(sub, bus);
+                nd_losses_end(&sub->losses, bus, pattern, " after the last line");
         }
         ndbus_close(bus, 0, NULL);
         return sub->has_failed ? ND_EXIT_FAILED : status;

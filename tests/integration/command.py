@@ -526,6 +526,42 @@ def test_restart(folder):
         assert len(lines) == 1 and lines[0].split("\t")[6] == "unknown", lines
 
 
+def test_losses(folder):
+    """What was lost is told at the end too, where no line comes after it."""
+    raw = put(folder, "raw", bytes(100))
+    for end in [["--count", 2], []]:
+        with Daemon() as daemon:
+            sub = Sub(daemon.unix, "d/**", "--policy", "drop-newest", "--depth", 1, "--window", 1, *end)
+            sub.process.send_signal(signal.SIGSTOP)
+            run("pub", "d/1", raw, "--dtype", "uint8", "--repeat", 1000, url=daemon.unix, check=0)
+            sub.process.send_signal(signal.SIGCONT)
+            lines = [sub.read_line(), sub.read_line()]
+            assert (sub.finish() if end else sub.interrupt()) == [], sub.printed
+            assert [line.split("\t")[6].strip() for line in lines] == ["0", "0"], lines
+            assert "ndbus sub: d/**: 998 messages lost after the last line\n" in sub.said, (end, sub.said)
+    with Daemon() as daemon:  # what a line tells is not told once more
+        sub = Sub(daemon.unix, "d/**", "--depth", 1, "--window", 1)
+        sub.process.send_signal(signal.SIGSTOP)
+        run("pub", "d/1", raw, "--dtype", "uint8", "--repeat", 10, url=daemon.unix, check=0)
+        sub.process.send_signal(signal.SIGCONT)
+        assert [sub.read_line().split("\t")[6].strip() for _ in range(2)] == ["0", "8"]
+        assert sub.interrupt() == [] and "lost" not in sub.said, sub.said
+
+
+def test_lost_questions(folder):
+    """Whoever answers says which it never saw, while it goes on."""
+    raw = put(folder, "raw", bytes(8))
+    with Daemon() as daemon:
+        reply = Sub(daemon.unix, "q", "--count", 1, "--exec", "cat", command="reply")
+        reply.process.send_signal(signal.SIGSTOP)
+        run("pub", "q", raw, "--dtype", "uint8", "--repeat", 2000, url=daemon.unix, check=0)
+        reply.process.send_signal(signal.SIGCONT)
+        run("request", "q", raw, "--dtype", "uint8", url=daemon.unix, check=0)
+        reply.finish()
+        lost = [int(n) for n in re.findall(r"^ndbus reply: q: (\d+) messages lost$", reply.said, re.M)]
+        assert sum(lost) == 2000 - 256 - 1000, reply.said  # window and depth are the defaults
+
+
 def test_what_the_daemon_says_unasked(folder):
     """An error, an answer and an end that belong to nothing that waits are told all the same."""
     path = os.path.join(folder, "s")
