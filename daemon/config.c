@@ -16,8 +16,10 @@
 
 #include "daemon/config.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define CONFIG_LINE_BYTES  4096u
 #define CONFIG_FIELD_BYTES 40u
@@ -114,18 +116,35 @@ config_read_lines(FILE *file, const char *path, struct nd_options *options, stru
         return r;
 }
 
-int nd_config_read(const char *path, struct nd_options *options, struct nd_fault *fault)
+/* Only a regular file is read; the open itself waits for nobody, as that of a FIFO would. */
+static int config_open(const char *path, FILE **ret_file, struct nd_fault *fault)
 {
-        FILE *file = fopen(path, "re");
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         struct stat status;
         int r;
 
-        if (!file)
+        if (fd < 0)
                 return config_fail(path, 0, strerror(errno), fault);
-        if (fstat(fileno(file), &status) < 0 || !S_ISREG(status.st_mode))
-                r = config_fail(path, 0, "is not a file", fault);
-        else
-                r = config_read_lines(file, path, options, fault);
+        if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode)) {
+                close(fd);
+                return config_fail(path, 0, "is not a file", fault);
+        }
+        *ret_file = fdopen(fd, "r");
+        if (*ret_file)
+                return 0;
+        r = config_fail(path, 0, strerror(errno), fault);
+        close(fd);
+        return r;
+}
+
+int nd_config_read(const char *path, struct nd_options *options, struct nd_fault *fault)
+{
+        FILE *file;
+        int r = config_open(path, &file, fault);
+
+        if (r)
+                return r;
+        r = config_read_lines(file, path, options, fault);
         fclose(file);
         return r;
 }

@@ -58,7 +58,7 @@ static int token_check_file(int fd, const char *path, const char *field, struct 
 static int
 token_read(const char *path, const char *field, struct nd_token_key *ret, struct nd_fault *fault)
 {
-        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
         uint8_t data[ND_TOKEN_KEY_BYTES_MAX + 64];
         struct nd_fault why;
         ssize_t n = 0;

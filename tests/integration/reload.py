@@ -87,6 +87,11 @@ def test_reload(folder):
         assert "7" in watch(daemon, 8, check=1).err
         os.unlink(config)
         assert "No such file" in reload(daemon, "stay in force")
+        os.mkfifo(config)  # nobody writes to it
+        assert "is not a file" in reload(daemon, "stay in force")
+        done = ndbusd("--config", config, "--check-config")
+        assert done.returncode == 2 and "is not a file" in done.stderr, done
+        os.unlink(config)
 
         put(folder, "c", "")
         assert "option=subscriptions-max from=7 to=65536" in reload(daemon)

@@ -256,6 +256,7 @@ def test_a_daemon_that_does_not_know_it(folder):
 def test_files(folder):
     good = put(folder, "good", SECRET)
     os.symlink(good, os.path.join(folder, "link"))
+    os.mkfifo(os.path.join(folder, "fifo"), 0o600)
     cases = [
         (put(folder, "open", SECRET, 0o644), "has mode 0644"),
         (put(folder, "group", SECRET, 0o660), "has mode 0660"),
@@ -264,6 +265,7 @@ def test_files(folder):
         (os.path.join(folder, "link"), "is a symbolic link"),
         (os.path.join(folder, "none"), "No such file or directory"),
         (folder, "is not a file"),
+        (os.path.join(folder, "fifo"), "is not a file"),
     ]
     for path, says in cases:
         done = subprocess.run([ndbus_run.NDBUSD, "--check-config", "--token", f"lab {path}"],

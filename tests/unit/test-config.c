@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/config.h"
 
@@ -171,6 +172,17 @@ Test(config, a_file_that_is_not_there)
         cr_expect_str_eq(fault.field, "/nowhere/c");
         cr_expect_str_eq(fault.text, "No such file or directory");
         cr_expect_eq(nd_config_read(folder, &options, &fault), NDBUS_ESYSTEM);
+        cr_expect_str_eq(fault.text, "is not a file");
+}
+
+/* Its open would wait for a writer. */
+Test(config, a_fifo_is_refused_at_once)
+{
+        struct nd_options options;
+        struct nd_fault fault;
+
+        cr_assert_eq(mkfifo(path, 0600), 0);
+        cr_expect_eq(nd_config_read(path, &options, &fault), NDBUS_ESYSTEM);
         cr_expect_str_eq(fault.text, "is not a file");
 }
 
