@@ -79,7 +79,7 @@ limits_parse_one(struct limits_rule *rule, char *text, const char *field, struct
 static int limits_parse(struct limits_rule *rule, const char *field, struct nd_fault *fault)
 {
         static const char spaces[] = " \t";
-        char *save = NULL, *save_list = NULL;
+        char *save = NULL;
         char *who = strtok_r(rule->rule.text, spaces, &save);
         char *list = strtok_r(NULL, spaces, &save);
         int r;
@@ -88,9 +88,11 @@ static int limits_parse(struct limits_rule *rule, const char *field, struct nd_f
                 return nd_fault_set(fault, NDBUS_EINVAL, field,
                                     "'%s' is not WHO NAME=VALUE,NAME=VALUE ...", rule->rule.given);
         r = nd_who_parse(who, field, &rule->rule.who, fault);
-        for (char *one = strtok_r(list, ",", &save_list); !r && one;
-             one = strtok_r(NULL, ",", &save_list))
-                r = limits_parse_one(rule, one, field, fault);
+        for (char *one; !r && (one = strsep(&list, ","));)
+                r = *one ? limits_parse_one(rule, one, field, fault)
+                         : nd_fault_set(fault, NDBUS_EINVAL, field,
+                                        "'%s' has a comma and no limit beside it",
+                                        rule->rule.given);
         return r;
 }
 

@@ -109,10 +109,13 @@ static const char *right_name(enum nd_right right)
 static int
 rule_parse_rights(struct rule *rule, char *text, const char *field, struct nd_fault *fault)
 {
-        char *save = NULL;
-
-        for (char *name = strtok_r(text, ",", &save); name; name = strtok_r(NULL, ",", &save)) {
+        for (char *name; (name = strsep(&text, ","));) {
                 unsigned right = 0;
+
+                if (*name == '\0')
+                        return nd_fault_set(fault, NDBUS_EINVAL, field,
+                                            "'%s' has a comma and no right beside it",
+                                            rule->rule.given);
 #define XX(_name, _bit, _text)                                                                     \
         if (strcmp(name, _text) == 0)                                                              \
                 right = 1u << (_bit);

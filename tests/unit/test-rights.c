@@ -24,6 +24,23 @@ resolve(const char *const *texts, const struct nd_identity *identity, struct nd_
         return rights;
 }
 
+Test(rights, a_comma_without_a_right_is_refused)
+{
+        static const char *const texts[] = {"anyone publish,", "anyone ,publish",
+                                            "anyone publish,,retain", "anyone ,"};
+        struct nd_rules *rules = NULL;
+        struct nd_fault fault;
+
+        for (size_t i = 0; i < nd_array_size(texts); ++i) {
+                cr_expect_eq(nd_rights_add(&rules, texts[i], "f", &fault), NDBUS_EINVAL, "%s",
+                             texts[i]);
+                cr_expect_str_eq(fault.field, "f");
+                cr_expect(strstr(fault.text, texts[i]) && strstr(fault.text, "no right beside it"),
+                          "%s: %s", texts[i], fault.text);
+        }
+        cr_expect_null(rules);
+}
+
 Test(rights, without_rules_everything_is_allowed)
 {
         const struct nd_identity identity = {.has_user = true};
