@@ -226,6 +226,17 @@ void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop 
         nd_entry_free(entry);
 }
 
+void nd_queue_drop_before(struct nd_queue *queue,
+                          const struct nd_message *message,
+                          enum nd_drop reason)
+{
+        struct nd_entry *next = nd_queue_peek(queue);
+
+        ++*(next ? &next->gap_before : &queue->gap_tail);
+        ++queue->n_matched;
+        queue_count_drop(queue, message, reason);
+}
+
 /* ------------------------------------------------------------------------------------- policies */
 
 /* The new entry takes the place of the older one of its topic, which counts as dropped there. It may

@@ -196,6 +196,11 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue);
 /* Drops one entry that is in the queue; the gap stands where it was. */
 void nd_queue_drop(struct nd_queue *queue, struct nd_entry *entry, enum nd_drop reason);
 
+/* A message that never was in the queue, and would have gone before what is there, is dropped. */
+void nd_queue_drop_before(struct nd_queue *queue,
+                          const struct nd_message *message,
+                          enum nd_drop reason);
+
 /* A begun message is taken back: delivered becomes dropped. @message: NULL if it is ENDED */
 void nd_queue_count_taken_back(struct nd_queue *queue,
                                const struct nd_message *message,

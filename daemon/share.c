@@ -56,12 +56,18 @@ static int share_check(struct nd_connection *connection,
         struct nd_server *server = connection->server;
         const struct nd_lender *lender = &connection->lender;
         uint64_t most = server->options.shm_max;
+        size_t n_pending = nd_closer_pending(&server->closer);
 
         if (fd < 0)
                 return nd_fault_set(fault, NDBUS_ENO_FD, "fd", "none came with the packet");
-        if (server->n_shares + nd_closer_pending(&server->closer) >= server->shares_max)
-                return nd_fault_set_limit(fault, NDBUS_ENO_FD, "fd", server->n_shares + 1,
-                                          server->shares_max, "segments of all clients");
+        if (server->n_shares + n_pending >= server->shares_max)
+                return nd_fault_set_numbers(
+                        fault, NDBUS_ENO_FD, "fd", server->n_shares + n_pending + 1,
+                        server->shares_max,
+                        "would be one more than the %zu segments of all clients "
+                        "and the %zu descriptors that are still being closed, "
+                        "the limit of both together is %zu",
+                        server->n_shares, n_pending, server->shares_max);
         if (lender->n_shares >= ND_SEGMENTS_MAX)
                 return nd_fault_set_limit(fault, NDBUS_ELIMIT, "segments", lender->n_shares + 1,
                                           ND_SEGMENTS_MAX, "segments of one client");

@@ -492,12 +492,14 @@ static void subscription_drop(struct nd_subscription *subscription,
 {
         struct nd_sink *sink = subscription->sink;
 
-        if (origin == ND_PIECE_FROM_ASSIGNED)
+        if (origin == ND_PIECE_FROM_ASSIGNED) {
                 nd_group_drop(entry);
-        else if (origin == ND_PIECE_FROM_QUEUE)
+        } else if (origin == ND_PIECE_FROM_QUEUE) {
                 nd_queue_drop(&sink->queue, entry, ND_DROP_MEMORY);
-        else
+        } else { /* retained: what a publisher's block holds does not arrive */
+                nd_queue_drop_before(&sink->queue, entry->message, ND_DROP_MEMORY);
                 nd_entry_free(entry);
+        }
         nd_sink_wake(sink);
 }
 
@@ -664,18 +666,21 @@ static void subscription_say_fallback(const struct nd_subscription *subscription
         const struct nd_holder *holder = &connection->holder;
         const struct nd_quota *quota = &connection->quota;
         struct nd_server *server = connection->server;
+        char most[48] = "";
 
         ++server->counters.shm_fallback;
         if (!connection->sees_all) /* so it is meant to be */
                 return;
+        if (quota->most[ND_LIMIT_HELD] != ND_LIMIT_NONE)
+                snprintf(most, sizeof(most), " identity_held_max=%" PRIu64,
+                         quota->most[ND_LIMIT_HELD]);
         nd_log_limited(&server->fallback_log, server->now_ns, ND_LOG_NOTICE,
                        "a message goes by the socket peer=\"%s\" client=\"%s\" bytes=%" PRIu64
                        " held_blocks=%" PRIu64 " held_bytes=%" PRIu64 " held_max=%" PRIu64
-                       " identity=%s identity_held_bytes=%" PRIu64 " identity_held_max=%" PRIu64,
+                       " identity=%s identity_held_bytes=%" PRIu64 "%s",
                        connection->peer, connection->client, message->body_bytes, holder->n_held,
                        holder->held_bytes, server->options.shm_max / ND_HOLDER_PART,
-                       quota->account->name, quota->account->used[ND_LIMIT_HELD],
-                       quota->most[ND_LIMIT_HELD]);
+                       quota->account->name, quota->account->used[ND_LIMIT_HELD], most);
 }
 
 void nd_piece_begun(const struct nd_piece *piece)

@@ -145,10 +145,17 @@ int nd_segment_fill(const struct nd_segment *segment,
 int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)
 {
         int seals = fcntl(fd, F_GET_SEALS);
+        int mode = fcntl(fd, F_GETFL);
         struct stat st;
 
-        if (seals < 0 || fstat(fd, &st) < 0)
+        if (seals < 0 || mode < 0 || fstat(fd, &st) < 0)
                 return nd_fault_set(fault, NDBUS_ESHM, "fd", "is not a memfd");
+        mode &= O_ACCMODE;
+        if (mode != O_RDONLY && mode != O_RDWR) /* 3 opens for neither */
+                return nd_fault_set(fault, NDBUS_ESHM, "fd",
+                                    "is open in access mode %d, which does not read; %d or %d is "
+                                    "needed",
+                                    mode, O_RDONLY, O_RDWR);
         if ((seals & SEGMENT_SEALS) != SEGMENT_SEALS)
                 return nd_fault_set(fault, NDBUS_ESHM, "seals", "are %#x, at least %#x are needed",
                                     (unsigned)seals, (unsigned)SEGMENT_SEALS);

@@ -390,6 +390,9 @@ def test_held(folder):
             held = identity(daemon, ME)["held_bytes"]
             assert 0 < held <= 3 * MIB, held
             assert counters["shm_deliveries"] <= 3 and counters["shm_fallback"] > 0, counters
+            ready, _, _ = select.select([daemon.process.stderr], [], [], ndbus_run.DEADLINE)
+            log = os.read(daemon.process.stderr.fileno(), 65536).decode() if ready else ""
+            assert f"identity_held_max={3 * MIB}\n" in log, log
         for sub in subs:
             sub.process.send_signal(signal.SIGCONT)
         for sub in subs:

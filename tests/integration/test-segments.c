@@ -61,6 +61,18 @@ static int make_memfd(uint64_t n_bytes, uint64_t n_there, int seals)
         return fd;
 }
 
+/* The same memory in another access mode, as anybody can open it who was sent it. */
+static int reopen(int fd, int flags)
+{
+        char path[32];
+        int again;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        again = open(path, flags | O_CLOEXEC);
+        close(fd);
+        return again;
+}
+
 static int make_socket(void)
 {
         int fds[2];
@@ -97,6 +109,10 @@ Test(segments, that_are_none_are_refused_and_the_connection_goes_on)
         expect_refused(raw, open("/dev/null", O_RDWR | O_CLOEXEC), BYTES, NDBUS_ESHM, "fd");
         expect_refused(raw, open("/proc/self/exe", O_RDONLY | O_CLOEXEC), BYTES, NDBUS_ESHM, "fd");
         expect_refused(raw, make_socket(), BYTES, NDBUS_ESHM, "fd");
+        expect_refused(raw, reopen(make_memfd(BYTES, BYTES, SEALS), O_WRONLY), BYTES, NDBUS_ESHM,
+                       "fd");
+        expect_refused(raw, reopen(make_memfd(BYTES, BYTES, SEALS), O_PATH), BYTES, NDBUS_ESHM,
+                       "fd");
         expect_refused(raw, make_memfd(BYTES, BYTES, 0), BYTES, NDBUS_ESHM, "seals");
         for (int seal = 1; seal <= SEALS; seal <<= 1) {
                 if (SEALS & seal)
@@ -117,7 +133,7 @@ Test(segments, that_are_none_are_refused_and_the_connection_goes_on)
         /* nothing of it was remembered */
         good = nd_raw_segment(BYTES);
         nd_raw_announce(raw, 1, &good);
-        cr_assert_eq(nd_raw_stat(raw, "counters", "shm_refused"), 18);
+        cr_assert_eq(nd_raw_stat(raw, "counters", "shm_refused"), 20);
         cr_assert_eq(nd_raw_stat(raw, "memory", "shm"), BYTES);
         nd_segment_close(&good);
         nd_raw_close(raw);
@@ -272,6 +288,8 @@ Test(segments, that_come_when_there_are_no_descriptors_end_the_connection)
 {
         const struct nd_harness_rlimit limit = {RLIMIT_NOFILE, {64, 64}};
         const struct nd_harness_options options = {.rlimits = &limit, .n_rlimits = 1};
+        static const char text[] = "the 16 segments of all clients and the ";
+        struct nd_error_header error;
         struct nd_segment good;
         struct nd_raw *idle[64];
         struct nd_raw *raw;
@@ -294,7 +312,11 @@ Test(segments, that_come_when_there_are_no_descriptors_end_the_connection)
                 nd_raw_announce(idle[i % 4], i, &good);
         for (size_t i = 0; i < 4; ++i) {
                 nd_raw_send_segment(idle[i], 17, BYTES, good.fd);
-                nd_raw_expect_error(idle[i], NDBUS_ENO_FD, false);
+                error = nd_raw_expect_error(idle[i], NDBUS_ENO_FD, false);
+                cr_assert_gt(error.value, error.limit);
+                cr_assert_eq(error.limit, 16);
+                cr_assert_not_null(memmem(error.text.at, error.text.n, text, strlen(text)), "%.*s",
+                                   (int)error.text.n, error.text.at);
         }
         nd_bystanders_check(&w.bystanders);
         nd_raw_close(idle[0]); /* room for four */

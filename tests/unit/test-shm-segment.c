@@ -161,6 +161,35 @@ Test(shm_segment, refuses_what_is_none)
         refused(memfd_create("test", MFD_CLOEXEC), BYTES, "seals");
 }
 
+/* The same memory in another access mode, as anybody can open it who was sent it. */
+static int reopen(int fd, int flags)
+{
+        char path[32];
+        int again;
+
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        again = open(path, flags | O_CLOEXEC);
+        close(fd);
+        return again;
+}
+
+Test(shm_segment, refuses_what_cannot_be_read)
+{
+        struct nd_segment reader = ND_SEGMENT_NULL;
+        struct nd_fault fault;
+        int fd;
+
+        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_WRONLY), BYTES, "fd");
+        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_ACCMODE), BYTES, "fd");
+        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_PATH), BYTES, "fd");
+
+        fd = reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_RDONLY);
+        cr_assert_eq(nd_segment_check(fd, BYTES, &fault), 0, "%s: %s", fault.field, fault.text);
+        cr_assert_eq(nd_segment_map_read(fd, BYTES, &reader, &fault), 0, "who only reads it can");
+        cr_assert_eq(reader.base[BYTES - 1], 0);
+        nd_segment_close(&reader);
+}
+
 Test(shm_segment, refuses_a_wrong_size_and_holes)
 {
         struct nd_fault fault;
