@@ -239,11 +239,17 @@ void nd_queue_drop_before(struct nd_queue *queue,
 
 /* ------------------------------------------------------------------------------------- policies */
 
+/* Has its identity more than it may have? */
+static bool queue_is_beyond_quota(const struct nd_queue *queue)
+{
+        return queue->quota && nd_quota_is_over(queue->quota, ND_LIMIT_QUEUED, 0);
+}
+
 /* The new entry takes the place of the older one of its topic, which counts as dropped there. It may
- * be larger: then the oldest of other topics make room. */
+ * be larger: then the oldest of other topics make room. Alone it fits the queue whatever its size, and
+ * goes only where its identity has too much with what it has elsewhere. */
 static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry, int *ret)
 {
-        const struct nd_quota *quota = queue->quota;
         struct nd_entry *old = RB_FIND(nd_latest_tree, &queue->latest, entry);
         struct nd_list *before;
 
@@ -256,21 +262,20 @@ static bool queue_replace(struct nd_queue *queue, struct nd_entry *entry, int *r
         nd_entry_free(old);
         queue_link(queue, before, entry);
         *ret = 0;
-        while (queue->n_bytes > queue->depth_bytes ||
-               (quota && nd_quota_is_over(quota, ND_LIMIT_QUEUED, 0))) {
+        while (queue->n_messages > 1) {
                 bool is_full = queue->n_bytes > queue->depth_bytes;
                 struct nd_entry *oldest = nd_queue_peek(queue);
 
-                if (queue->n_messages == 1) {
-                        if (quota && quota->account->used[ND_LIMIT_QUEUED] > queue->charged_bytes) {
-                                nd_queue_drop(queue, entry, ND_DROP_LIMIT);
-                                *ret = ND_QUEUE_E_DROPPED;
-                        }
-                        break;
-                }
+                if (!is_full && !queue_is_beyond_quota(queue))
+                        return true;
                 if (oldest == entry)
                         oldest = nd_list_entry(entry->in_queue.next, struct nd_entry, in_queue);
                 nd_queue_drop(queue, oldest, is_full ? ND_DROP_OLDEST : ND_DROP_LIMIT);
+        }
+        if (queue_is_beyond_quota(queue) &&
+            queue->quota->account->used[ND_LIMIT_QUEUED] > queue->charged_bytes) {
+                nd_queue_drop(queue, entry, ND_DROP_LIMIT);
+                *ret = ND_QUEUE_E_DROPPED;
         }
         return true;
 }

@@ -6,6 +6,9 @@
  * The model is an array of what waits, written from the description of the policies and not from
  * the code. Thousands of random operations go to both; after each they must hold the same messages
  * in the same order, with the same gaps at the same places. The seed is printed with a failure.
+ *
+ * A queue is run alone, with no limit but its own, and with others of one identity, which may have
+ * only so much in all of them together.
  */
 
 #include <criterion/criterion.h>
@@ -20,6 +23,7 @@
 #define TOPICS_N   4u
 #define RUNS       20u
 #define OPERATIONS 1000u
+#define QUEUES_N   5u /* of one identity */
 
 struct world {
         struct nd_router router;
@@ -77,28 +81,78 @@ static struct nd_entry *make_entry(struct world *w, size_t topic, uint64_t n_byt
 struct item {
         uint64_t number;
         uint64_t n_bytes;
+        uint64_t cost;
         size_t topic;
         uint64_t gap;
         bool is_over;
 };
 
 struct model {
+        const struct identity *identity; /* NULL: nothing limits it but itself */
         enum nd_policy policy;
         uint64_t depth;
         uint64_t bytes;
         size_t n;
         struct item items[MODEL_MAX];
+        size_t n_outside; /* what members of a group have */
+        struct item outside[MODEL_MAX];
         uint64_t gap_tail;
         uint64_t n_matched, n_delivered, n_dropped;
+        uint64_t n_limit; /* of those dropped, what others of the identity were the reason for */
 };
 
-static bool model_is_full(const struct model *m, uint64_t n_more)
+struct identity {
+        uint64_t most;
+        size_t n;
+        const struct model *models[QUEUES_N];
+};
+
+/* What is beyond a block queue's limits is the publishers' burden. */
+static uint64_t model_cost(const struct model *m)
+{
+        uint64_t sum = 0;
+
+        for (size_t i = 0; i < m->n; ++i)
+                sum += m->items[i].is_over ? 0 : m->items[i].cost;
+        for (size_t i = 0; i < m->n_outside; ++i)
+                sum += m->outside[i].cost;
+        return sum;
+}
+
+static uint64_t identity_cost(const struct identity *identity)
+{
+        uint64_t sum = 0;
+
+        for (size_t i = 0; i < identity->n; ++i)
+                sum += model_cost(identity->models[i]);
+        return sum;
+}
+
+static uint64_t model_bytes(const struct model *m)
 {
         uint64_t sum = 0;
 
         for (size_t i = 0; i < m->n; ++i)
                 sum += m->items[i].n_bytes;
-        return m->n > 0 && (m->n + 1 > m->depth || sum >= m->bytes || sum + n_more > m->bytes);
+        for (size_t i = 0; i < m->n_outside; ++i)
+                sum += m->outside[i].n_bytes;
+        return sum;
+}
+
+static bool model_is_full(const struct model *m, uint64_t n_more)
+{
+        size_t n = m->n + m->n_outside;
+        uint64_t sum = model_bytes(m);
+
+        return n > 0 && (n + 1 > m->depth || sum >= m->bytes || sum + n_more > m->bytes);
+}
+
+/* Would it be too much for the identity? One fits where nothing waits. */
+static bool model_is_limited(const struct model *m, uint64_t cost)
+{
+        uint64_t used = m->identity ? identity_cost(m->identity) : 0;
+
+        return used > 0 && used + cost > m->identity->most;
 }
 
 static void model_drop(struct model *m, size_t i)
@@ -118,58 +172,75 @@ static void model_append(struct model *m, struct item item)
         m->items[m->n++] = item;
 }
 
+/* The newest of its topic stands at place @i: others make room, oldest first. It fits alone, unless
+ * other queues of the identity have what it may have. */
+static int model_replaced(struct model *m, size_t i)
+{
+        const struct identity *identity = m->identity;
+
+        while (m->n > 1) {
+                bool is_full = model_bytes(m) > m->bytes;
+
+                if (!is_full && (!identity || identity_cost(identity) <= identity->most))
+                        return 0;
+                m->n_limit += !is_full;
+                model_drop(m, i == 0 ? 1 : 0);
+                i -= i > 0;
+        }
+        if (!identity || identity_cost(identity) <= identity->most ||
+            identity_cost(identity) == model_cost(m))
+                return 0;
+        ++m->n_limit;
+        model_drop(m, 0);
+        return ND_QUEUE_E_DROPPED;
+}
+
 static int model_push(struct model *m, struct item item)
 {
         ++m->n_matched;
         for (size_t i = 0; m->policy == ND_POLICY_LATEST && i < m->n; ++i) {
-                uint64_t sum = 0;
-
                 if (m->items[i].topic != item.topic)
                         continue;
                 item.gap = m->items[i].gap + 1;
                 ++m->n_dropped;
                 m->items[i] = item;
-                for (size_t k = 0; k < m->n; ++k)
-                        sum += m->items[k].n_bytes;
-                while (sum > m->bytes && m->n > 1) {
-                        size_t oldest = m->items[0].number == item.number ? 1 : 0;
+                return model_replaced(m, i);
+        }
+        item.is_over = m->n > 0 && m->items[m->n - 1].is_over; /* behind those that wait to fit */
+        while (!item.is_over &&
+               (model_is_full(m, item.n_bytes) || model_is_limited(m, item.cost))) {
+                bool is_full = model_is_full(m, item.n_bytes);
+                bool is_oldest =
+                        m->policy == ND_POLICY_DROP_OLDEST || m->policy == ND_POLICY_LATEST;
 
-                        sum -= m->items[oldest].n_bytes;
-                        model_drop(m, oldest);
+                if (m->policy == ND_POLICY_BLOCK) {
+                        item.is_over = true;
+                        break;
                 }
-                return 0;
-        }
-        if (!model_is_full(m, item.n_bytes)) {
-                model_append(m, item);
-                return 0;
-        }
-        switch (m->policy) {
-        case ND_POLICY_DROP_NEWEST:
-        case ND_POLICY_DISCONNECT:
+                m->n_limit += !is_full && m->policy != ND_POLICY_DISCONNECT;
+                if (is_oldest && m->n > 0) {
+                        model_drop(m, 0);
+                        continue;
+                }
                 ++m->gap_tail;
                 ++m->n_dropped;
                 return m->policy == ND_POLICY_DISCONNECT ? ND_QUEUE_E_OVERFLOW : ND_QUEUE_E_DROPPED;
-        case ND_POLICY_BLOCK:
-                item.is_over = true;
-                model_append(m, item);
-                return ND_QUEUE_E_OVER;
-        default:
-                while (model_is_full(m, item.n_bytes))
-                        model_drop(m, 0);
-                model_append(m, item);
-                return 0;
         }
+        model_append(m, item);
+        return item.is_over ? ND_QUEUE_E_OVER : 0;
 }
 
 /* The first that is beyond the limits, if it fits behind those that are not; number or 0. */
 static uint64_t model_settle(struct model *m)
 {
-        struct model settled = {.depth = m->depth, .bytes = m->bytes};
+        struct model settled = *m;
         size_t i = 0;
 
-        for (; i < m->n && !m->items[i].is_over; ++i)
-                settled.items[settled.n++] = m->items[i];
-        if (i == m->n || model_is_full(&settled, m->items[i].n_bytes))
+        while (i < m->n && !m->items[i].is_over)
+                ++i;
+        settled.n = i;
+        if (i == m->n || model_is_full(&settled, m->items[i].n_bytes) ||
+            model_is_limited(m, m->items[i].cost))
                 return 0;
         m->items[i].is_over = false;
         return m->items[i].number;
@@ -203,15 +274,27 @@ static void compare(const struct nd_queue *queue, const struct model *m, const c
         cr_assert_eq(queue->n_matched, m->n_matched);
         cr_assert_eq(queue->n_delivered, m->n_delivered);
         cr_assert_eq(nd_queue_dropped(queue), m->n_dropped, "%s", what);
+        cr_assert_eq(queue->n_dropped[ND_DROP_LIMIT], m->n_limit, "%s", what);
+        cr_assert_eq(queue->n_outside, m->n_outside, "%s", what);
+        cr_assert_eq(queue->charged_bytes, model_cost(m), "%s", what);
+        if (m->identity)
+                cr_assert_eq(queue->quota->account->used[ND_LIMIT_QUEUED],
+                             identity_cost(m->identity), "%s", what);
         cr_assert_eq(queue->n_matched, queue->n_delivered + m->n_dropped + m->n, "%s", what);
 }
 
 /* ------------------------------------------------------------------------------------ operations */
 
-struct run {
-        struct world world;
+struct part {
         struct nd_queue queue;
         struct model model;
+        struct nd_entry *outside[MODEL_MAX];
+};
+
+struct run {
+        struct world world;
+        struct part parts[QUEUES_N];
+        struct part *part; /* whose turn it is */
         unsigned random;
 };
 
@@ -229,22 +312,23 @@ static void run_push(struct run *r)
         };
         struct nd_entry *entry;
 
-        if (r->model.n + 1 == MODEL_MAX)
+        if (r->part->model.n + 1 == MODEL_MAX)
                 return;
         entry = make_entry(&r->world, item.topic, item.n_bytes);
         item.number = entry->message->number;
-        cr_assert_eq(nd_queue_push(&r->queue, entry), model_push(&r->model, item));
-        compare(&r->queue, &r->model, "push");
+        item.cost = entry->message->own_bytes + ND_ENTRY_COST_BYTES;
+        cr_assert_eq(nd_queue_push(&r->part->queue, entry), model_push(&r->part->model, item));
+        compare(&r->part->queue, &r->part->model, "push");
 }
 
 static void run_settle(struct run *r)
 {
         for (;;) {
-                struct nd_message *message = nd_queue_settle(&r->queue);
-                uint64_t number = model_settle(&r->model);
+                struct nd_message *message = nd_queue_settle(&r->part->queue);
+                uint64_t number = model_settle(&r->part->model);
 
                 cr_assert_eq(message ? message->number : 0, number);
-                compare(&r->queue, &r->model, "settle");
+                compare(&r->part->queue, &r->part->model, "settle");
                 if (!message)
                         return;
         }
@@ -257,30 +341,30 @@ static void run_pop(struct run *r)
         struct item items[4];
         size_t n = 0, n_back;
 
-        for (size_t want = 1 + run_random(r, 4); n < want && r->model.n > 0; ++n) {
-                struct model *m = &r->model;
+        for (size_t want = 1 + run_random(r, 4); n < want && r->part->model.n > 0; ++n) {
+                struct model *m = &r->part->model;
 
                 items[n] = m->items[0];
-                taken[n] = nd_queue_pop(&r->queue);
+                taken[n] = nd_queue_pop(&r->part->queue);
                 cr_assert(taken[n]);
                 cr_assert_eq(taken[n]->message->number, items[n].number);
                 cr_assert_eq(taken[n]->message->n_pins, 0);
                 memmove(m->items, m->items + 1, --m->n * sizeof(*m->items));
                 ++m->n_delivered;
-                compare(&r->queue, m, "pop");
+                compare(&r->part->queue, m, "pop");
         }
         if (n == 0)
-                cr_assert_null(nd_queue_pop(&r->queue));
+                cr_assert_null(nd_queue_pop(&r->part->queue));
         n_back = run_random(r, (unsigned)n + 1);
         for (; n_back > 0; --n_back) {
-                struct model *m = &r->model;
+                struct model *m = &r->part->model;
 
-                nd_queue_unpop(&r->queue, taken[--n]);
+                nd_queue_unpop(&r->part->queue, taken[--n]);
                 items[n].is_over = false; /* it had its turn */
                 memmove(m->items + 1, m->items, m->n++ * sizeof(*m->items));
                 m->items[0] = items[n];
                 --m->n_delivered;
-                compare(&r->queue, m, "unpop");
+                compare(&r->part->queue, m, "unpop");
         }
         while (n > 0)
                 nd_entry_free(taken[--n]);
@@ -289,76 +373,97 @@ static void run_pop(struct run *r)
 
 static void run_drop(struct run *r)
 {
-        struct nd_list *node = r->queue.entries.next;
+        struct nd_list *node = r->part->queue.entries.next;
         size_t i;
 
-        if (r->model.n == 0)
+        if (r->part->model.n == 0)
                 return;
-        i = run_random(r, (unsigned)r->model.n);
+        i = run_random(r, (unsigned)r->part->model.n);
         for (size_t k = 0; k < i; ++k)
                 node = node->next;
-        nd_queue_drop(&r->queue, nd_list_entry(node, struct nd_entry, in_queue), ND_DROP_MEMORY);
-        model_drop(&r->model, i);
-        compare(&r->queue, &r->model, "drop");
+        nd_queue_drop(&r->part->queue, nd_list_entry(node, struct nd_entry, in_queue),
+                      ND_DROP_MEMORY);
+        model_drop(&r->part->model, i);
+        compare(&r->part->queue, &r->part->model, "drop");
         run_settle(r);
 }
 
 /* What the subscriber does with gaps: takes the one before the first, or the last when alone. */
 static void run_take_gap(struct run *r)
 {
-        struct nd_entry *first = nd_queue_peek(&r->queue);
+        struct nd_entry *first = nd_queue_peek(&r->part->queue);
 
         if (first) {
                 first->gap_before = 0;
-                r->model.items[0].gap = 0;
+                r->part->model.items[0].gap = 0;
         } else {
-                r->queue.gap_tail = 0;
-                r->model.gap_tail = 0;
+                r->part->queue.gap_tail = 0;
+                r->part->model.gap_tail = 0;
         }
+}
+
+static void run_count_begun(struct run *r)
+{
+        nd_queue_count_begun(&r->part->queue);
+        ++r->part->model.n_matched;
+        ++r->part->model.n_delivered;
+        if (run_random(r, 2)) {
+                nd_queue_count_taken_back(&r->part->queue, NULL, ND_DROP_ENDED);
+                --r->part->model.n_delivered;
+                ++r->part->model.n_dropped;
+        }
+}
+
+static void run_any(struct run *r)
+{
+        switch (run_random(r, 10)) {
+        case 0:
+        case 1:
+                run_pop(r);
+                break;
+        case 2:
+        case 3:
+                run_drop(r);
+                break;
+        case 4:
+                run_take_gap(r);
+                break;
+        case 5:
+                run_count_begun(r);
+                break;
+        default:
+                run_push(r);
+        }
+}
+
+static void run_begin(struct run *r, struct part *part, enum nd_policy policy)
+{
+        part->model = (struct model){
+                .policy = policy,
+                .depth = 1 + run_random(r, 8),
+                .bytes = 1 + run_random(r, 400),
+        };
+        nd_queue_init(&part->queue, &r->world.counters, policy, part->model.depth,
+                      part->model.bytes);
+}
+
+static void run_end(struct part *part)
+{
+        while (nd_queue_peek(&part->queue))
+                nd_queue_drop(&part->queue, nd_queue_peek(&part->queue), ND_DROP_ENDED);
+        nd_queue_forget_losses(&part->queue);
 }
 
 static void run_once(enum nd_policy policy, unsigned seed)
 {
         static struct run r;
 
-        r = (struct run){.random = seed};
+        r = (struct run){.random = seed, .part = &r.parts[0]};
         world_init(&r.world);
-        r.model = (struct model){
-                .policy = policy,
-                .depth = 1 + run_random(&r, 8),
-                .bytes = 1 + run_random(&r, 400),
-        };
-        nd_queue_init(&r.queue, &r.world.counters, policy, r.model.depth, r.model.bytes);
-        for (unsigned i = 0; i < OPERATIONS; ++i) {
-                switch (run_random(&r, 10)) {
-                case 0:
-                case 1:
-                        run_pop(&r);
-                        break;
-                case 2:
-                case 3:
-                        run_drop(&r);
-                        break;
-                case 4:
-                        run_take_gap(&r);
-                        break;
-                case 5:
-                        nd_queue_count_begun(&r.queue);
-                        ++r.model.n_matched;
-                        ++r.model.n_delivered;
-                        if (run_random(&r, 2)) {
-                                nd_queue_count_taken_back(&r.queue, NULL, ND_DROP_ENDED);
-                                --r.model.n_delivered;
-                                ++r.model.n_dropped;
-                        }
-                        break;
-                default:
-                        run_push(&r);
-                }
-        }
-        while (nd_queue_peek(&r.queue))
-                nd_queue_drop(&r.queue, nd_queue_peek(&r.queue), ND_DROP_ENDED);
-        nd_queue_forget_losses(&r.queue);
+        run_begin(&r, r.part, policy);
+        for (unsigned i = 0; i < OPERATIONS; ++i)
+                run_any(&r);
+        run_end(r.part);
         world_deinit(&r.world);
 }
 
@@ -452,97 +557,39 @@ Test(queue, outside)
 
 /* ------------------------------------------------------------------------- queues of one identity */
 
-#define QUEUES_N 5u
-
-static uint64_t cost_of(const struct nd_entry *entry)
-{
-        return entry->message->own_bytes + ND_ENTRY_COST_BYTES;
-}
-
-/* What is counted is what stands in the queues, but for what is beyond a block queue's limits, which
- * stands at its end; and never more than the limit, or a single message. */
-static void check_identity(const struct nd_queue *queues, const struct nd_quota *quota)
-{
-        uint64_t sum = 0, n_counted = 0;
-
-        for (size_t i = 0; i < QUEUES_N; ++i) {
-                const struct nd_queue *queue = &queues[i];
-                uint64_t n = 0, n_over = 0, own = 0;
-
-                nd_list_for_each (node, &queue->entries) {
-                        const struct nd_entry *entry =
-                                nd_list_entry(node, struct nd_entry, in_queue);
-
-                        cr_assert(entry->is_over || n_over == 0, "%s: within behind beyond",
-                                  nd_policy_name(queue->policy));
-                        n_over += entry->is_over;
-                        n_counted += !entry->is_over;
-                        own += entry->is_over ? 0 : cost_of(entry);
-                        ++n;
-                }
-                cr_assert_eq(queue->charged_bytes, own);
-                cr_assert_eq(queue->n_over, n_over);
-                cr_assert_eq(queue->n_messages, n);
-                cr_assert_eq(queue->n_matched, queue->n_delivered + nd_queue_dropped(queue) + n);
-                sum += own;
-        }
-        cr_assert_eq(quota->account->used[ND_LIMIT_QUEUED], sum);
-        cr_assert(sum <= quota->most[ND_LIMIT_QUEUED] || n_counted == 1,
-                  "%" PRIu64 " of %" PRIu64 " bytes in %" PRIu64 " messages", sum,
-                  quota->most[ND_LIMIT_QUEUED], n_counted);
-}
-
 static void run_identity(unsigned seed)
 {
         static const enum nd_policy policies[QUEUES_N] = {ND_POLICY_DROP_OLDEST,
                                                           ND_POLICY_DROP_NEWEST, ND_POLICY_LATEST,
                                                           ND_POLICY_BLOCK, ND_POLICY_DISCONNECT};
-        static struct world w;
         static struct run r;
-        struct nd_queue queues[QUEUES_N];
         struct nd_accounts accounts;
         struct nd_quota quota = {0};
+        struct identity identity = {.n = QUEUES_N};
 
-        world_init(&w);
-        nd_accounts_init(&accounts, &w.counters);
+        r = (struct run){.random = seed};
+        world_init(&r.world);
+        nd_accounts_init(&accounts, &r.world.counters);
         quota.account = nd_account_find(&accounts, &(struct nd_identity){0});
         cr_assert(quota.account);
-        r.random = seed;
-        quota.most[ND_LIMIT_QUEUED] = run_random(&r, 20000);
+        identity.most = run_random(&r, 20000);
+        quota.most[ND_LIMIT_QUEUED] = identity.most;
         for (size_t i = 0; i < QUEUES_N; ++i) {
-                nd_queue_init(&queues[i], &w.counters, policies[i], 1 + run_random(&r, 8), 4000);
-                nd_queue_set_quota(&queues[i], &quota);
+                run_begin(&r, &r.parts[i], policies[i]);
+                nd_queue_set_quota(&r.parts[i].queue, &quota);
+                r.parts[i].model.identity = &identity;
+                identity.models[i] = &r.parts[i].model;
         }
-        for (unsigned i = 0; i < OPERATIONS; ++i) {
-                struct nd_queue *queue = &queues[run_random(&r, QUEUES_N)];
-                unsigned what = run_random(&r, 8);
-                struct nd_entry *entry;
-
-                if (what >= 4) {
-                        entry = make_entry(&w, run_random(&r, TOPICS_N), run_random(&r, 1500));
-                        (void)nd_queue_push(queue, entry);
-                } else if (what == 3 && nd_queue_peek(queue)) {
-                        nd_queue_drop(queue, nd_queue_peek(queue), ND_DROP_MEMORY);
-                } else if ((entry = nd_queue_pop(queue))) {
-                        /* what was over is not counted before: undone it would be beyond the limit */
-                        if (what == 2 && queue->policy != ND_POLICY_BLOCK)
-                                nd_queue_unpop(queue, entry);
-                        else
-                                nd_entry_free(entry);
-                        while (nd_queue_settle(queue))
-                                ;
-                }
-                check_identity(queues, &quota);
+        for (unsigned i = 0; i < QUEUES_N * OPERATIONS; ++i) {
+                r.part = &r.parts[run_random(&r, QUEUES_N)];
+                run_any(&r);
         }
-        for (size_t i = 0; i < QUEUES_N; ++i) {
-                while (nd_queue_peek(&queues[i]))
-                        nd_queue_drop(&queues[i], nd_queue_peek(&queues[i]), ND_DROP_ENDED);
-                nd_queue_forget_losses(&queues[i]);
-        }
+        for (size_t i = 0; i < QUEUES_N; ++i)
+                run_end(&r.parts[i]);
         cr_assert_eq(quota.account->used[ND_LIMIT_QUEUED], 0);
         nd_account_unref(quota.account);
         cr_assert_eq(accounts.n, 0);
-        world_deinit(&w);
+        world_deinit(&r.world);
 }
 
 Test(queue, of_one_identity)
@@ -552,6 +599,34 @@ Test(queue, of_one_identity)
         fprintf(stderr, "seed %u and the %u behind it\n", seed, RUNS - 1);
         for (unsigned i = 0; i < RUNS; ++i)
                 run_identity(seed + i);
+}
+
+/* Beyond its own limit of bytes the newest of a topic stays, whatever others of its identity hold, as
+ * long as that is within what it may have. */
+Test(queue, latest_beside_others)
+{
+        static struct world w;
+        struct nd_queue latest, other;
+        struct nd_accounts accounts;
+        struct nd_quota quota = {.most = {[ND_LIMIT_QUEUED] = 100000}};
+
+        world_init(&w);
+        nd_accounts_init(&accounts, &w.counters);
+        quota.account = nd_account_find(&accounts, &(struct nd_identity){0});
+        nd_queue_init(&latest, &w.counters, ND_POLICY_LATEST, 10, 1000);
+        nd_queue_init(&other, &w.counters, ND_POLICY_DROP_OLDEST, 10, 1000);
+        nd_queue_set_quota(&latest, &quota);
+        nd_queue_set_quota(&other, &quota);
+        cr_assert_eq(nd_queue_push(&other, make_entry(&w, 1, 1)), 0);
+        for (int i = 0; i < 4; ++i)
+                cr_assert_eq(nd_queue_push(&latest, make_entry(&w, 0, 5000)), 0);
+        cr_expect_eq(latest.n_messages, 1);
+        cr_expect_eq(latest.n_dropped[ND_DROP_LATEST], 3);
+        cr_expect_eq(nd_queue_peek(&latest)->message->number, 5);
+        nd_entry_free(nd_queue_pop(&latest));
+        nd_entry_free(nd_queue_pop(&other));
+        nd_account_unref(quota.account);
+        world_deinit(&w);
 }
 
 /* The reason is told apart, and one queue's loss is no other's. */
