@@ -5,7 +5,7 @@
  *
  * An entry leaves the shared queue when a member that has window left is chosen for it, the least
  * loaded one; then it is the member's until the member says that it is finished, and counts in the
- * group's limits all that time. So a member's death costs nothing: what it had is put back where it
+ * group's limits all that time: what is beyond those stays in the queue. So a member's death costs nothing: what it had is put back where it
  * was, at the head of the queue, and goes to others, marked as redelivered if a first byte of it
  * had gone out.
  *
@@ -54,7 +54,7 @@ void nd_group_dispatch(struct nd_sink *sink)
 {
         struct nd_entry *entry;
 
-        while ((entry = nd_queue_peek(&sink->queue))) {
+        while ((entry = nd_queue_peek_for_member(&sink->queue))) {
                 uint64_t n_bytes = entry->message->body_bytes;
                 struct nd_subscription *member = group_choose(sink, n_bytes);
 

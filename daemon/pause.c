@@ -59,13 +59,14 @@ void nd_pause_add(struct nd_sink *sink, struct nd_pair *pair)
 void nd_pause_resume(struct nd_sink *sink)
 {
         const struct nd_queue *queue = &sink->queue;
+        uint64_t n_messages = queue->n_messages + queue->n_outside;
+        uint64_t n_bytes = queue->n_bytes + queue->n_outside_bytes;
         uint64_t n_places = UINT64_MAX;
 
-        if (queue->n_messages > 0) {
-                if (queue->n_messages > queue->depth_messages / 2 ||
-                    queue->n_bytes > queue->depth_bytes / 2)
+        if (n_messages > 0) {
+                if (n_messages > queue->depth_messages / 2 || n_bytes > queue->depth_bytes / 2)
                         return;
-                n_places = queue->depth_messages - queue->n_messages;
+                n_places = queue->depth_messages - n_messages;
         }
         for (; n_places > 0 && !nd_list_is_empty(&sink->pauses); --n_places)
                 pause_end(nd_list_entry(sink->pauses.next, struct nd_pause, in_sink));

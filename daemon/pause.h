@@ -22,7 +22,7 @@ struct nd_pause {
 void nd_pause_add(struct nd_sink *sink, struct nd_pair *pair);
 
 /* The queue has become shorter: at half its limits it resumes as many as there are places, in
- * order; when it is empty, all. */
+ * order; when it is empty, all. What a group's members have not finished is in it. */
 void nd_pause_resume(struct nd_sink *sink);
 
 /* The sink ends, or the publisher goes. */

@@ -10,6 +10,11 @@
  * A block queue may hold entries beyond its limits: those of publishers that had leave to send when
  * it filled. They are always its newest; the credit of their publishers waits until they fit. So they
  * are the publishers' burden, and are not counted for the identity whose queue it is.
+ *
+ * Of a group's queue what members have and have not finished counts in the limits, so what is beyond
+ * them stays in the queue: members have as much as fits, and one more only where they have nothing. That
+ * one goes whatever other queues of the identity hold, since nobody would come back for it when those
+ * become shorter.
  */
 
 #include "daemon/queue.h"
@@ -95,6 +100,13 @@ static struct nd_entry *queue_entry(struct nd_list *node)
 struct nd_entry *nd_queue_peek(const struct nd_queue *queue)
 {
         return queue_entry(nd_list_first(&queue->entries));
+}
+
+struct nd_entry *nd_queue_peek_for_member(const struct nd_queue *queue)
+{
+        struct nd_entry *entry = nd_queue_peek(queue);
+
+        return entry && entry->is_over && queue->n_outside > 0 ? NULL : entry;
 }
 
 static void

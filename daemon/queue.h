@@ -179,6 +179,10 @@ void nd_queue_count_begun(struct nd_queue *queue);
 /* The oldest entry, or NULL. */
 struct nd_entry *nd_queue_peek(const struct nd_queue *queue);
 
+/* Of a group: the oldest entry, if a member may have it: beyond a block queue's limits it waits until
+ * members have finished enough, or all. */
+struct nd_entry *nd_queue_peek_for_member(const struct nd_queue *queue);
+
 /* Takes the oldest entry out, to be sent: it counts as delivered. NULL if there is none. Entries
  * beyond a block queue's limits move up; see nd_queue_settle(). */
 struct nd_entry *nd_queue_pop(struct nd_queue *queue);

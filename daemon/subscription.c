@@ -223,6 +223,7 @@ static uint64_t subscription_free(struct nd_subscription *subscription)
                 n_dropped = nd_sink_free(sink);
         } else {
                 subscription_bequeath(sink, connection);
+                nd_sink_settle(sink);
                 nd_group_dispatch(sink);
         }
         return n_dropped;
@@ -500,6 +501,7 @@ static void subscription_drop(struct nd_subscription *subscription,
                 nd_queue_drop_before(&sink->queue, entry->message, ND_DROP_MEMORY);
                 nd_entry_free(entry);
         }
+        nd_sink_settle(sink);
         nd_sink_wake(sink);
 }
 

@@ -7,6 +7,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include "protocol/byteorder.h"
 #include "tests/support/client.h"
 #include "tests/support/raw-client.h"
 
@@ -120,6 +121,62 @@ Test(pause, thousands_of_topics)
         nd_raw_check_stats(o.raw);
         nd_raw_close(o.raw);
         nd_raw_close(slow);
+        nd_harness_stop(h);
+}
+
+static void finish(struct nd_raw *member, uint64_t number)
+{
+        const struct nd_prelude credit = {
+                .kind = ND_KIND_CREDIT, .subscription = 1, .body_bytes = sizeof(uint64_t)};
+        uint8_t body[sizeof(uint64_t)];
+
+        nd_store_le64(body, number);
+        nd_raw_send_packet(member, credit, NULL, 0, NULL, 0, body, sizeof(body));
+}
+
+/* What the member has not finished fills the queue, though its window has room for more: who publishes
+ * is stopped, what was sent all the same waits in the queue, and at half the limit it goes on. */
+Test(pause, not_finished_by_a_group)
+{
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *member = nd_raw_open(h, false), *watcher = nd_raw_open(h, false);
+        static struct obedient o;
+
+        static const struct {
+                uint64_t queued;
+                bool is_paused;
+        } after[] = {{2, true},  {1, true},  {0, true}, {0, true},
+                     {0, false}, {0, false}, {0, false}};
+
+        o = (struct obedient){.raw = nd_raw_open(h, false)};
+        nd_raw_subscribe(member, 1,
+                         &(struct nd_raw_subscribe){.pattern = "t/*",
+                                                    .group = "U",
+                                                    .policy = ND_POLICY_BLOCK,
+                                                    .depth = 4,
+                                                    .window = 1000});
+        for (uint64_t n = 1; n <= 6; ++n) {
+                nd_raw_publish(o.raw, "t/0", 10);
+                hear_all(&o);
+                cr_expect_eq(o.is_paused[0], n > 4, "after %llu", (unsigned long long)n);
+        }
+        for (uint64_t n = 0; n <= 6; ++n) {
+                uint64_t n_has = nd_min_u64(6 - n, 4);
+
+                if (n > 0)
+                        finish(member, n);
+                nd_raw_flush(member); /* passes over what it was sent */
+                hear_all(&o);
+                cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "unfinished"), n_has,
+                             "%llu finished", (unsigned long long)n);
+                cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "queued"), after[n].queued);
+                cr_expect_eq(o.is_paused[0], after[n].is_paused, "%llu finished",
+                             (unsigned long long)n);
+        }
+        cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "dropped"), 0);
+        nd_raw_close(o.raw);
+        nd_raw_close(watcher);
+        nd_raw_close(member);
         nd_harness_stop(h);
 }
 

@@ -170,12 +170,12 @@ static void check_queue(const struct nd_queue *queue)
         nd_assert(queue->n_bytes == n_bytes);
         nd_assert(queue->n_over == n_over);
         nd_assert(queue->n_matched == queue->n_delivered + nd_queue_dropped(queue) + n);
-        if (queue->policy != ND_POLICY_BLOCK) {
-                n += queue->n_outside;
-                n_bytes += queue->n_outside_bytes;
-                nd_assert(n <= queue->depth_messages || n == 1);
-                nd_assert(n_bytes <= queue->depth_bytes || n == 1);
-        }
+        if (queue->policy == ND_POLICY_BLOCK) /* only what a group's members have is bounded */
+                n = n_bytes = 0;
+        n += queue->n_outside;
+        n_bytes += queue->n_outside_bytes;
+        nd_assert(n <= queue->depth_messages || n == 1);
+        nd_assert(n_bytes <= queue->depth_bytes || n == 1);
 }
 
 /* What the connections of an identity have, and what it has left behind. */

@@ -312,7 +312,7 @@ static void run_push(struct run *r)
         };
         struct nd_entry *entry;
 
-        if (r->part->model.n + 1 == MODEL_MAX)
+        if (r->part->model.n + r->part->model.n_outside + 1 == MODEL_MAX)
                 return;
         entry = make_entry(&r->world, item.topic, item.n_bytes);
         item.number = entry->message->number;
@@ -402,6 +402,55 @@ static void run_take_gap(struct run *r)
         }
 }
 
+/* As if it were a group's: the oldest goes to a member, if a member may have it. */
+static void run_hand_out(struct run *r)
+{
+        struct model *m = &r->part->model;
+        struct nd_entry *entry = nd_queue_peek_for_member(&r->part->queue);
+        bool may = m->n > 0 && (!m->items[0].is_over || m->n_outside == 0);
+
+        cr_assert_eq(entry ? entry->message->number : 0, may ? m->items[0].number : 0);
+        if (!entry)
+                return;
+        cr_assert_eq(nd_queue_pop(&r->part->queue), entry);
+        nd_queue_put_outside(&r->part->queue, entry);
+        r->part->outside[m->n_outside] = entry;
+        m->outside[m->n_outside] = m->items[0];
+        m->outside[m->n_outside++].is_over = false;
+        memmove(m->items, m->items + 1, --m->n * sizeof(*m->items));
+        ++m->n_delivered;
+        compare(&r->part->queue, m, "hand out");
+        run_settle(r);
+}
+
+/* A member finishes one of what it has, or leaves and gives one back. */
+static void run_take_back(struct run *r)
+{
+        struct model *m = &r->part->model;
+        struct nd_entry *entry;
+        struct item item;
+        size_t i;
+
+        if (m->n_outside == 0)
+                return;
+        i = run_random(r, (unsigned)m->n_outside);
+        entry = r->part->outside[i];
+        item = m->outside[i];
+        r->part->outside[i] = r->part->outside[--m->n_outside];
+        m->outside[i] = m->outside[m->n_outside];
+        nd_queue_take_back(&r->part->queue, entry);
+        if (run_random(r, 4) > 0) {
+                nd_entry_free(entry);
+        } else {
+                nd_queue_unpop(&r->part->queue, entry);
+                memmove(m->items + 1, m->items, m->n++ * sizeof(*m->items));
+                m->items[0] = item;
+                --m->n_delivered;
+        }
+        compare(&r->part->queue, m, "take back");
+        run_settle(r);
+}
+
 static void run_count_begun(struct run *r)
 {
         nd_queue_count_begun(&r->part->queue);
@@ -416,7 +465,17 @@ static void run_count_begun(struct run *r)
 
 static void run_any(struct run *r)
 {
-        switch (run_random(r, 10)) {
+        bool is_group = r->part->model.policy != ND_POLICY_LATEST; /* is not for groups */
+
+        switch (run_random(r, is_group ? 14 : 10)) {
+        case 10:
+        case 11:
+                run_hand_out(r);
+                break;
+        case 12:
+        case 13:
+                run_take_back(r);
+                break;
         case 0:
         case 1:
                 run_pop(r);
@@ -449,6 +508,12 @@ static void run_begin(struct run *r, struct part *part, enum nd_policy policy)
 
 static void run_end(struct part *part)
 {
+        while (part->model.n_outside > 0) {
+                struct nd_entry *entry = part->outside[--part->model.n_outside];
+
+                nd_queue_take_back(&part->queue, entry);
+                nd_entry_free(entry);
+        }
         while (nd_queue_peek(&part->queue))
                 nd_queue_drop(&part->queue, nd_queue_peek(&part->queue), ND_DROP_ENDED);
         nd_queue_forget_losses(&part->queue);
