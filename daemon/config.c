@@ -45,6 +45,15 @@ static int config_fail(const char *path, unsigned line, const char *what, struct
         return nd_fault_set(fault, line > 0 ? NDBUS_EINVAL : NDBUS_ESYSTEM, place, "%s", what);
 }
 
+int nd_config_locate(const char *path, unsigned line, struct nd_fault *fault)
+{
+        const struct nd_fault why = *fault;
+        char place[CONFIG_FIELD_BYTES];
+
+        config_place(path, line, place);
+        return nd_fault_set(fault, why.code, place, "%s: %s", why.field, why.text);
+}
+
 static bool config_is_space(char c)
 {
         return c == ' ' || c == '\t' || c == '\r' || c == '\n';
@@ -70,9 +79,7 @@ static int config_set(const char *path,
                       uint64_t *seen,
                       struct nd_fault *fault)
 {
-        struct nd_fault why = {0};
         char *name = config_trim(line), *value;
-        char place[CONFIG_FIELD_BYTES];
         int r;
 
         if (*name == '\0' || *name == '#')
@@ -84,13 +91,10 @@ static int config_set(const char *path,
         name = config_trim(name);
         value = config_trim(value);
         if (*value == '\0')
-                r = nd_fault_set(&why, NDBUS_EINVAL, name, "has no value");
+                r = nd_fault_set(fault, NDBUS_EINVAL, name, "has no value");
         else
-                r = nd_options_set(options, name, value, seen, &why);
-        if (r == 0)
-                return 0;
-        config_place(path, number, place);
-        return nd_fault_set(fault, r, place, "%s: %s", why.field, why.text);
+                r = nd_options_set(options, name, value, number, seen, fault);
+        return r ? nd_config_locate(path, number, fault) : 0;
 }
 
 static int

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "daemon/reach.h"
 #include "daemon/server.h"
 #include "protocol/hello.h"
 
@@ -176,18 +177,6 @@ static int listener_open_unix(struct nd_server *server,
 
 /* ------------------------------------------------------------------------------------------ TCP */
 
-static bool address_is_loopback(const struct sockaddr *address)
-{
-        if (address->sa_family == AF_INET) {
-                const struct sockaddr_in *in = (const void *)address;
-
-                return ntohl(in->sin_addr.s_addr) >> 24 == 127;
-        }
-        const struct sockaddr_in6 *in6 = (const void *)address;
-
-        return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
-}
-
 static uint16_t listener_port(int fd)
 {
         struct sockaddr_storage address;
@@ -227,34 +216,21 @@ static int listener_open_tcp(struct nd_server *server,
 {
         const char *option = listener_option(purpose);
         bool is_bus = purpose == ND_LISTENER_BUS;
-        const struct addrinfo hints = {
-                .ai_family = AF_UNSPEC,
-                .ai_socktype = SOCK_STREAM,
-                .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
-        };
         struct nd_listener *listener;
         struct addrinfo *info;
-        char port[8];
         int fd;
         int r;
 
-        snprintf(port, sizeof(port), "%u", url->port);
-        r = getaddrinfo(url->host, port, &hints, &info);
-        if (r != 0)
-                return nd_fault_set(fault, NDBUS_EINVAL, option, "tcp://%s: %s", url->host,
-                                    gai_strerror(r));
-        if (!address_is_loopback(info->ai_addr) && !server->options.insecure_anyone &&
-            !(is_bus && server->options.tokens)) {
+        r = nd_reach_find(url, true, option, &info, fault);
+        if (r < 0)
+                return r;
+        r = nd_reach_check(&server->options, info->ai_addr, url, !is_bus, option, fault);
+        if (r < 0) {
                 freeaddrinfo(info);
-                return nd_fault_set(fault, NDBUS_EDENIED, option,
-                                    "tcp://%s is not loopback: whoever reaches it could read %s "
-                                    "--insecure-anyone if that is meant",
-                                    url->host,
-                                    is_bus ? "and publish everything; give --token, or say"
-                                           : "what the daemon counts; say");
+                return r;
         }
         fd = listener_bind_tcp(info, url, fault);
-        if (fd >= 0 && is_bus && address_is_loopback(info->ai_addr) && !server->options.rules &&
+        if (fd >= 0 && is_bus && nd_reach_is_local(info->ai_addr) && !server->options.rules &&
             !server->options.tokens)
                 nd_log(ND_LOG_NOTICE,
                        "tcp://%s is open to every user of this machine, whatever the Unix socket's "
@@ -324,20 +300,21 @@ int nd_listener_adopt(struct nd_server *server, int fd, struct nd_fault *fault)
         if (getsockname(fd, (struct sockaddr *)&address, &n_address) < 0 ||
             getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) < 0 ||
             getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &n) < 0)
-                return nd_fault_set(fault, NDBUS_EINVAL, field, "is not a socket");
+                return nd_fault_set(fault, NDBUS_ESYSTEM, field, "is not a socket");
         if (type != SOCK_STREAM || !accepts ||
             (address.ss_family != AF_UNIX && address.ss_family != AF_INET &&
              address.ss_family != AF_INET6))
-                return nd_fault_set(fault, NDBUS_EINVAL, field,
+                return nd_fault_set(fault, NDBUS_ESYSTEM, field,
                                     "is not a listening stream socket, Unix or TCP");
 
         adopt_describe(&address, &url);
-        if (url.type == ND_URL_TCP && !address_is_loopback((struct sockaddr *)(void *)&address) &&
-            !server->options.insecure_anyone && !server->options.tokens)
-                return nd_fault_set(fault, NDBUS_EDENIED, field,
-                                    "tcp://%s is not loopback; give --token, or say "
-                                    "--insecure-anyone if that is meant",
-                                    url.host);
+        if (url.type == ND_URL_TCP) {
+                int r = nd_reach_check(&server->options, (struct sockaddr *)(void *)&address, &url,
+                                       false, field, fault);
+
+                if (r < 0)
+                        return r;
+        }
         if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) < 0)
                 return nd_fault_set(fault, NDBUS_ESYSTEM, field, "%s", strerror(errno));
         listener = listener_new(server, fd, &url, ND_LISTENER_BUS);

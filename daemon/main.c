@@ -15,8 +15,6 @@
 #include "daemon/log.h"
 #include "daemon/server.h"
 
-#define EXIT_USAGE 2
-
 /* The number of a closed stream is what the next socket would get, and the log would go there. */
 static int main_open_streams(void)
 {
@@ -44,7 +42,7 @@ int main(int argc, char **argv)
                 return EXIT_SUCCESS;
         if (r < 0) {
                 fprintf(stderr, "ndbusd: %s: %s\n", fault.field, fault.text);
-                return EXIT_USAGE;
+                return ND_EXIT_USAGE;
         }
         nd_log_set_level(options.log_level);
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 #include "daemon/config.h"
 #include "daemon/number.h"
+#include "daemon/reach.h"
 #include "protocol/fault.h"
 #include "protocol/shm/room.h"
 
@@ -55,8 +56,6 @@ static const struct option_row {
 /* Of the memory, for segments of the daemon's own: with what windows and retained values may take, the
  * largest message still finds room (credit.c). */
 #define OPTION_OWN_PART 8u
-
-#define OPTION_N nd_array_size(option_rows)
 
 enum option_plain {
         OPTION_LISTEN = 1000,
@@ -117,7 +116,7 @@ static void option_print_help(void)
                "                           RUNTIME_DIRECTORY " ND_CONFIG_PATH "\n"
                "                           if it is there\n"
                "  --check-config           say whether the options and the file are right, and exit\n");
-        for (size_t i = 0; i < OPTION_N; ++i) {
+        for (size_t i = 0; i < _ND_OPTION_N; ++i) {
                 const struct option_row *row = &option_rows[i];
                 int n = printf("  --%s %s", row->name, units[row->kind]);
 
@@ -155,6 +154,11 @@ static uint64_t option_descriptors(void)
         return nd_min_u64(limit.rlim_cur, 2000000);
 }
 
+static uint64_t *option_value(struct nd_options *options, const struct option_row *row)
+{
+        return (uint64_t *)(void *)((char *)options + row->offset);
+}
+
 static int option_parse_bool(const char *field, const char *text, bool *ret, struct nd_fault *fault)
 {
         *ret = strcmp(text, "yes") == 0;
@@ -163,31 +167,61 @@ static int option_parse_bool(const char *field, const char *text, bool *ret, str
         return 0;
 }
 
+static int option_add_url(const char *text,
+                          unsigned line,
+                          const char *field,
+                          size_t n_most,
+                          struct nd_url *urls,
+                          unsigned *lines,
+                          size_t *n,
+                          struct nd_fault *fault)
+{
+        if (*n == n_most)
+                return nd_fault_set_limit(fault, NDBUS_EINVAL, field, n_most + 1, n_most,
+                                          "listeners");
+        lines[*n] = line;
+        return nd_url_parse(text, field, &urls[(*n)++], fault);
+}
+
+static int option_add_rule(int (*add)(struct nd_rules **rules,
+                                      const char *text,
+                                      const char *field,
+                                      struct nd_fault *fault),
+                           struct nd_rules **rules,
+                           const char *text,
+                           unsigned line,
+                           const char *field,
+                           struct nd_fault *fault)
+{
+        int r = add(rules, text, field, fault);
+
+        if (r == 0)
+                (*rules)->rules[(*rules)->n - 1]->line = line;
+        return r;
+}
+
 /* @text: NULL for a flag on the command line */
 static int option_set_plain(struct nd_options *options,
                             int option,
                             const char *field,
                             const char *text,
+                            unsigned line,
                             struct nd_fault *fault)
 {
         switch (option) {
         case OPTION_LISTEN:
-                if (options->n_listen == ND_LISTEN_MAX)
-                        return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_LISTEN_MAX + 1,
-                                                  ND_LISTEN_MAX, "listeners");
-                return nd_url_parse(text, field, &options->listen[options->n_listen++], fault);
+                return option_add_url(text, line, field, ND_LISTEN_MAX, options->listen,
+                                      options->listen_lines, &options->n_listen, fault);
         case OPTION_METRICS:
-                if (options->n_metrics == ND_METRICS_MAX)
-                        return nd_fault_set_limit(fault, NDBUS_EINVAL, field, ND_METRICS_MAX + 1,
-                                                  ND_METRICS_MAX, "listeners");
-                return nd_url_parse(text, field, &options->metrics[options->n_metrics++], fault);
+                return option_add_url(text, line, field, ND_METRICS_MAX, options->metrics,
+                                      options->metrics_lines, &options->n_metrics, fault);
         case OPTION_INSECURE_ANYONE:
                 return option_parse_bool(field, text ? text : "yes", &options->insecure_anyone,
                                          fault);
         case OPTION_ALLOW:
-                return nd_rights_add(&options->rules, text, field, fault);
+                return option_add_rule(nd_rights_add, &options->rules, text, line, field, fault);
         case OPTION_LIMIT:
-                return nd_limits_add(&options->limits, text, field, fault);
+                return option_add_rule(nd_limits_add, &options->limits, text, line, field, fault);
         case OPTION_TOKEN:
                 return nd_tokens_add(&options->tokens, text, field, fault);
         default:
@@ -203,21 +237,23 @@ static int option_set(struct nd_options *options,
                       int option,
                       const char *field,
                       const char *text,
+                      unsigned line,
                       struct nd_fault *fault)
 {
         const struct option_row *row;
 
         if (option >= OPTION_LISTEN)
-                return option_set_plain(options, option, field, text, fault);
+                return option_set_plain(options, option, field, text, line, fault);
         row = &option_rows[option];
+        options->origins[option] = (struct nd_option_origin){line};
         return nd_number_parse(text, row->kind == OPTION_SIZE, row->least, row->most, field,
-                               (uint64_t *)(void *)((char *)options + row->offset), fault);
+                               option_value(options, row), fault);
 }
 
 /* The number of an option that may stand in a file; -1: there is none of this name. */
 static int option_find(const char *name)
 {
-        for (size_t i = 0; i < OPTION_N; ++i)
+        for (size_t i = 0; i < _ND_OPTION_N; ++i)
                 if (strcmp(option_rows[i].name, name) == 0)
                         return (int)i;
         for (size_t i = 0; i < nd_array_size(option_plain); ++i)
@@ -229,6 +265,7 @@ static int option_find(const char *name)
 int nd_options_set(struct nd_options *options,
                    const char *name,
                    const char *value,
+                   unsigned line,
                    uint64_t *seen,
                    struct nd_fault *fault)
 {
@@ -242,7 +279,51 @@ int nd_options_set(struct nd_options *options,
             option != OPTION_TOKEN && option != OPTION_METRICS && *seen >> bit & 1)
                 return nd_fault_set(fault, NDBUS_EINVAL, name, "is there twice");
         *seen |= UINT64_C(1) << bit;
-        return option_set(options, option, name, value, fault);
+        return option_set(options, option, name, value, line, fault);
+}
+
+/* What nobody said is worked out from the machine, and from what was said. */
+static void option_derive(struct nd_options *options)
+{
+        if (options->memory_max == ND_OPTION_DERIVED)
+                options->memory_max = option_memory() / 2;
+        if (options->shm_max == ND_OPTION_DERIVED)
+                options->shm_max = option_memory() / 4;
+        if (options->message_max == ND_OPTION_DERIVED)
+                options->message_max = options->memory_max / 2;
+        if (options->shm_own_max == ND_OPTION_DERIVED)
+                options->shm_own_max = options->memory_max / OPTION_OWN_PART;
+        if (options->clients_max == ND_OPTION_DERIVED)
+                options->clients_max = nd_min_u64(option_descriptors() / 2,
+                                                  options->memory_max / OPTION_CLIENTS_PART /
+                                                          ND_PUBLISH_WINDOW_BYTES_MIN);
+}
+
+/* ------------------------------------------------------------------------- what must fit together */
+
+/* In @fault, whose field is an option: where it was said. */
+static int option_locate(const struct nd_options *options, unsigned line, struct nd_fault *fault)
+{
+        char field[sizeof(fault->field)];
+
+        if (line > 0)
+                return nd_config_locate(options->config, line, fault);
+        snprintf(field, sizeof(field), "--%.40s", fault->field);
+        memcpy(fault->field, field, sizeof(field));
+        return fault->code;
+}
+
+static int option_check_most(const struct nd_options *options,
+                             size_t i_row,
+                             uint64_t value,
+                             uint64_t most,
+                             const char *unit,
+                             struct nd_fault *fault)
+{
+        if (value <= most)
+                return 0;
+        nd_fault_set_limit(fault, NDBUS_EINVAL, option_rows[i_row].name, value, most, unit);
+        return option_locate(options, options->origins[i_row].line, fault);
 }
 
 static bool option_has_token(const void *tokens, const char *name)
@@ -250,44 +331,107 @@ static bool option_has_token(const void *tokens, const char *name)
         return nd_tokens_have(tokens, name);
 }
 
-/* What the table leaves to the machine, and what depends on something else. */
-static int option_complete(struct nd_options *options, struct nd_fault *fault)
+static int option_check_rules(const struct nd_options *options,
+                              const struct nd_rules *rules,
+                              const char *name,
+                              struct nd_fault *fault)
 {
-        uint64_t descriptors = option_descriptors();
-        const char *unknown;
+        const struct nd_rule *rule =
+                nd_rules_find_unknown(rules, option_has_token, options->tokens);
 
-        if (options->memory_max == ND_OPTION_DERIVED)
-                options->memory_max = option_memory() / 2;
-        if (options->shm_max == ND_OPTION_DERIVED)
-                options->shm_max = option_memory() / 4;
-        if (options->message_max == ND_OPTION_DERIVED)
-                options->message_max = options->memory_max / 2;
-        if (options->message_max > options->memory_max / 2)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, "message-max", options->message_max,
-                                          options->memory_max / 2, "bytes, half of memory-max");
-        if (options->shm_own_max == ND_OPTION_DERIVED)
-                options->shm_own_max = options->memory_max / OPTION_OWN_PART;
-        if (options->shm_own_max > options->memory_max / OPTION_OWN_PART)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, "shm-own-max", options->shm_own_max,
-                                          options->memory_max / OPTION_OWN_PART,
-                                          "bytes, an eighth of memory-max");
-        if (options->clients_max == ND_OPTION_DERIVED)
-                options->clients_max =
-                        nd_min_u64(descriptors / 2, options->memory_max / OPTION_CLIENTS_PART /
-                                                            ND_PUBLISH_WINDOW_BYTES_MIN);
-        if (options->clients_max > descriptors / 2)
-                return nd_fault_set_limit(fault, NDBUS_EINVAL, "clients-max", options->clients_max,
-                                          descriptors / 2, "half of the file descriptor limit");
-        unknown = nd_rules_unknown_token(options->rules, option_has_token, options->tokens);
-        if (unknown)
-                return nd_fault_set(fault, NDBUS_EINVAL, "allow", "there is no token '%s'",
-                                    unknown);
-        unknown = nd_rules_unknown_token(options->limits, option_has_token, options->tokens);
-        if (unknown)
-                return nd_fault_set(fault, NDBUS_EINVAL, "limit", "there is no token '%s'",
-                                    unknown);
+        if (!rule)
+                return 0;
+        nd_fault_set(fault, NDBUS_EINVAL, name, "there is no token '%s'", rule->who.token);
+        return option_locate(options, rule->line, fault);
+}
+
+static bool option_is_same_url(const struct nd_url *a, const struct nd_url *b)
+{
+        if (a->type != b->type)
+                return false;
+        return a->type == ND_URL_UNIX ? strcmp(a->path, b->path) == 0
+                                      : strcmp(a->host, b->host) == 0 && a->port == b->port;
+}
+
+static int option_check_url(const struct nd_options *options,
+                            const struct nd_url *url,
+                            bool is_metrics,
+                            bool is_asked,
+                            struct nd_fault *fault)
+{
+        const char *name = is_metrics ? "metrics" : "listen";
+        struct addrinfo *info;
+        int r;
+
+        if (url->type == ND_URL_UNIX)
+                return 0;
+        r = nd_reach_find(url, is_asked, name, &info, fault);
+        if (r < 0)
+                return is_asked ? r : 0; /* a name */
+        r = nd_reach_check(options, info->ai_addr, url, is_metrics, name, fault);
+        freeaddrinfo(info);
+        return r;
+}
+
+/* Do they exclude each other? Of port 0 each gets another. */
+static int option_check_urls(const struct nd_url *one,
+                             const struct nd_url *other,
+                             bool is_metrics,
+                             struct nd_fault *fault)
+{
+        char text[ND_HOST_BYTES_MAX + 32];
+
+        if (!option_is_same_url(one, other) || (one->type == ND_URL_TCP && one->port == 0))
+                return 0;
+        return nd_fault_set(fault, NDBUS_EINVAL, is_metrics ? "metrics" : "listen",
+                            "%s is there twice", nd_url_format(one, text, sizeof(text)));
+}
+
+static int
+option_check_listeners(const struct nd_options *options, bool is_asked, struct nd_fault *fault)
+{
+        const struct nd_url *urls[ND_LISTEN_MAX + ND_METRICS_MAX];
+
+        for (size_t i = 0; i < options->n_listen + options->n_metrics; ++i) {
+                bool is_metrics = i >= options->n_listen;
+                size_t at = is_metrics ? i - options->n_listen : i;
+                int r;
+
+                urls[i] = is_metrics ? &options->metrics[at] : &options->listen[at];
+                r = option_check_url(options, urls[i], is_metrics, is_asked, fault);
+                for (size_t k = 0; k < i && r == 0; ++k)
+                        r = option_check_urls(urls[i], urls[k], is_metrics, fault);
+                if (r != 0)
+                        return option_locate(options,
+                                             is_metrics ? options->metrics_lines[at]
+                                                        : options->listen_lines[at],
+                                             fault);
+        }
         return 0;
 }
+
+/* What depends on something else; no socket is opened. @is_asked: names of hosts are looked up */
+static int option_check(const struct nd_options *options, bool is_asked, struct nd_fault *fault)
+{
+        uint64_t memory_max = options->memory_max;
+        int r;
+
+        r = option_check_most(options, ND_OPTION_I_message_max, options->message_max,
+                              memory_max / 2, "bytes, half of memory-max", fault);
+        r = r ? r
+              : option_check_most(options, ND_OPTION_I_shm_own_max, options->shm_own_max,
+                                  memory_max / OPTION_OWN_PART, "bytes, an eighth of memory-max",
+                                  fault);
+        r = r ? r
+              : option_check_most(options, ND_OPTION_I_clients_max, options->clients_max,
+                                  option_descriptors() / 2, "half of the file descriptor limit",
+                                  fault);
+        r = r ? r : option_check_rules(options, options->rules, "allow", fault);
+        r = r ? r : option_check_rules(options, options->limits, "limit", fault);
+        return r ? r : option_check_listeners(options, is_asked, fault);
+}
+
+/* --------------------------------------------------------------------------------- the command line */
 
 /* The default listener, where none was asked for. */
 static int option_default_listen(struct nd_options *options, struct nd_fault *fault)
@@ -323,9 +467,8 @@ static const char *option_refused(char **argv)
 static void option_set_defaults(struct nd_options *options)
 {
         *options = (struct nd_options){.log_level = ND_LOG_NOTICE};
-        for (size_t i = 0; i < OPTION_N; ++i)
-                *(uint64_t *)(void *)((char *)options + option_rows[i].offset) =
-                        option_rows[i].usual;
+        for (size_t i = 0; i < _ND_OPTION_N; ++i)
+                *option_value(options, &option_rows[i]) = option_rows[i].usual;
 }
 
 /* What only the command line can say. */
@@ -394,7 +537,7 @@ static int option_take(struct nd_options *options,
                 break;
         }
         snprintf(field, sizeof(field), "--%s", name);
-        return option_set(options, option, field, optarg, fault);
+        return option_set(options, option, field, optarg, 0, fault);
 }
 
 static int option_read_line(int argc,
@@ -403,12 +546,12 @@ static int option_read_line(int argc,
                             struct option_line *line,
                             struct nd_fault *fault)
 {
-        struct option table[OPTION_N + nd_array_size(option_plain) + 1] = {0};
+        struct option table[_ND_OPTION_N + nd_array_size(option_plain) + 1] = {0};
         int option, i_table, r;
 
-        for (size_t i = 0; i < OPTION_N; ++i)
+        for (size_t i = 0; i < _ND_OPTION_N; ++i)
                 table[i] = (struct option){option_rows[i].name, required_argument, NULL, (int)i};
-        memcpy(table + OPTION_N, option_plain, sizeof(option_plain));
+        memcpy(table + _ND_OPTION_N, option_plain, sizeof(option_plain));
 
         *line = (struct option_line){0};
         opterr = 0;
@@ -467,12 +610,15 @@ static int option_read(int argc,
         if (r == 0 && config) {
                 nd_options_deinit(options);
                 option_set_defaults(options);
+                options->config = config;
                 r = nd_config_read(config, options, fault);
                 r = r ? r : option_read_line(argc, argv, options, line, fault);
-                options->config = config;
         }
         options->reloads = config || option_is_service();
-        return r ? r : option_complete(options, fault);
+        if (r != 0)
+                return r;
+        option_derive(options);
+        return option_check(options, line->is_check, fault);
 }
 
 int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fault *fault)
@@ -500,13 +646,10 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
 
 static bool option_same_urls(const struct nd_url *a, size_t n_a, const struct nd_url *b, size_t n_b)
 {
-        char text_a[ND_HOST_BYTES_MAX + 32], text_b[ND_HOST_BYTES_MAX + 32];
-
         if (n_a != n_b)
                 return false;
         for (size_t i = 0; i < n_a; ++i)
-                if (strcmp(nd_url_format(&a[i], text_a, sizeof(text_a)),
-                           nd_url_format(&b[i], text_b, sizeof(text_b))) != 0)
+                if (!option_is_same_url(&a[i], &b[i]))
                         return false;
         return true;
 }
@@ -524,10 +667,9 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
         struct nd_options old = *options;
 
         *options = *changed;
-        for (size_t i = 0; i < OPTION_N; ++i) {
+        for (size_t i = 0; i < _ND_OPTION_N; ++i) {
                 const struct option_row *row = &option_rows[i];
-                uint64_t was = *(uint64_t *)(void *)((char *)&old + row->offset);
-                uint64_t *is = (uint64_t *)(void *)((char *)options + row->offset);
+                uint64_t was = *option_value(&old, row), *is = option_value(options, row);
 
                 if (was == *is)
                         continue;

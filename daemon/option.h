@@ -24,6 +24,7 @@
 #define ND_METRICS_MAX    8u
 #define ND_CONFIG_PATH    "/etc/ndbus/ndbusd.conf" /* of the system's service */
 #define ND_OPTION_DERIVED UINT64_MAX
+#define ND_EXIT_USAGE     2 /* exit status where the options are wrong */
 
 #define ND_OPTIONS(XX)                                                                             \
         XX(memory_max, "memory-max", SIZE, START, ND_OPTION_DERIVED, 8 * ND_MIB,                   \
@@ -48,14 +49,30 @@
         XX(drain_timeout_ms, "drain-timeout", MS, RELOAD, 5000, 0, 86400000,                       \
            "how long queues are still flushed after SIGTERM")
 
+enum {
+#define ND_OPTION_ENUM(_field, _name, _kind, _when, _default, _least, _most, _help)                \
+        ND_OPTION_I_##_field,
+        ND_OPTIONS(ND_OPTION_ENUM)
+#undef ND_OPTION_ENUM
+        _ND_OPTION_N,
+};
+
+/* Where a value is from, for what is found wrong when all of them are known. */
+struct nd_option_origin {
+        unsigned line; /* of the configuration file; 0: it is not from there */
+};
+
 struct nd_options {
 #define ND_OPTION_FIELD(_field, _name, _kind, _when, _default, _least, _most, _help)               \
         uint64_t _field;
         ND_OPTIONS(ND_OPTION_FIELD)
 #undef ND_OPTION_FIELD
+        struct nd_option_origin origins[_ND_OPTION_N]; /* in the order of the table */
         struct nd_url listen[ND_LISTEN_MAX];
+        unsigned listen_lines[ND_LISTEN_MAX]; /* as nd_option_origin.line */
         size_t n_listen;
         struct nd_url metrics[ND_METRICS_MAX];
+        unsigned metrics_lines[ND_METRICS_MAX];
         size_t n_metrics;
         bool insecure_anyone;
         enum nd_log_level log_level;
@@ -86,6 +103,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
 
 /**
  * nd_options_set() - set one option by its name
+ * @line:   where the configuration file says it; 0: it is not from there
  * @seen:   options that were set before, 0 at first: only a list may be set again
  * @fault:  filled on failure: field is the name
  *
@@ -94,6 +112,7 @@ int nd_options_parse(int argc, char **argv, struct nd_options *ret, struct nd_fa
 int nd_options_set(struct nd_options *options,
                    const char *name,
                    const char *value,
+                   unsigned line,
                    uint64_t *seen,
                    struct nd_fault *fault);
 

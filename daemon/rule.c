@@ -63,14 +63,15 @@ void nd_rules_free(struct nd_rules *rules)
         free(rules);
 }
 
-const char *nd_rules_unknown_token(const struct nd_rules *rules,
-                                   bool (*is_known)(const void *userdata, const char *name),
-                                   const void *userdata)
+const struct nd_rule *nd_rules_find_unknown(const struct nd_rules *rules,
+                                            bool (*is_known)(const void *userdata,
+                                                             const char *name),
+                                            const void *userdata)
 {
         for (size_t i = 0; rules && i < rules->n; ++i)
                 if (rules->rules[i]->who.kind == ND_WHO_TOKEN &&
                     !is_known(userdata, rules->rules[i]->who.token))
-                        return rules->rules[i]->who.token;
+                        return rules->rules[i];
         return NULL;
 }
 

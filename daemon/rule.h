@@ -13,8 +13,9 @@
 
 struct nd_rule {
         struct nd_who who;
-        char *text;  /* the words, which who and the rest point into */
-        char *given; /* as it was written */
+        char *text;    /* the words, which who and the rest point into */
+        char *given;   /* as it was written */
+        unsigned line; /* of the configuration file; 0: it is not from there */
 };
 
 struct nd_rules {
@@ -42,10 +43,11 @@ int nd_rules_append(struct nd_rules **rules,
 /* Accepts NULL. Nothing that was resolved from them may be in use. */
 void nd_rules_free(struct nd_rules *rules);
 
-/* The first token that a rule names and @is_known does not know; NULL: there is none. */
-const char *nd_rules_unknown_token(const struct nd_rules *rules,
-                                   bool (*is_known)(const void *userdata, const char *name),
-                                   const void *userdata);
+/* The first rule that names a token which @is_known does not know; NULL: there is none. */
+const struct nd_rule *nd_rules_find_unknown(const struct nd_rules *rules,
+                                            bool (*is_known)(const void *userdata,
+                                                             const char *name),
+                                            const void *userdata);
 
 /* Do they say the same in the same words, of the same users and groups? */
 bool nd_rules_are_equal(const struct nd_rules *a, const struct nd_rules *b);

@@ -560,7 +560,7 @@ static int server_open_listeners(struct nd_server *server)
         int r = 0;
 
         if (n_passed < 0)
-                r = nd_fault_set(&fault, NDBUS_EINVAL, "LISTEN_FDS", "is malformed");
+                r = nd_fault_set(&fault, NDBUS_ESYSTEM, "LISTEN_FDS", "is malformed");
         for (int i = 0; i < n_passed && r == 0; ++i)
                 r = nd_listener_adopt(server, 3 + i, &fault);
         if (r == 0 && n_passed == 0)
@@ -601,9 +601,10 @@ static void server_say_ready(struct nd_server *server)
 int nd_server_run(struct nd_server *server)
 {
         uint64_t n_lost;
+        int r = server_open_listeners(server);
 
-        if (server_open_listeners(server) < 0)
-                return EXIT_FAILURE;
+        if (r < 0)
+                return r == NDBUS_EINVAL ? ND_EXIT_USAGE : EXIT_FAILURE;
         uv_signal_start(&server->sigterm, server_on_signal, SIGTERM);
         uv_signal_start(&server->sigint, server_on_signal, SIGINT);
         if (server->options.reloads) /* else it means what it means to every program */

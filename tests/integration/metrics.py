@@ -335,7 +335,7 @@ def test_listener_is_for_this_machine(folder):
         done = subprocess.run([ndbus_run.NDBUSD, "--listen", daemon.unix, *daemon.options],
                               capture_output=True, timeout=ndbus_run.DEADLINE)
         shutil.rmtree(daemon.folder)
-        assert done.returncode == 1, done
+        assert done.returncode == 2, done
         assert b"--metrics: tcp://0.0.0.0 is not loopback" in done.stderr, done.stderr
         assert b"--insecure-anyone" in done.stderr and b"--token" not in done.stderr, done.stderr
 

@@ -54,6 +54,13 @@ def test_start(folder):
     done = ndbusd("--config", good, "--check-config")
     assert done.returncode == 0 and done.stdout == f"{good}: ok\n" and not done.stderr, done
     assert not os.path.exists(folder + "/a")
+    # as far as can be said without opening a socket, what the start refuses; a name is asked for
+    twice = put(folder, "twice.conf", f"listen = unix:{folder}/a\nlisten = unix:{folder}/a\n")
+    for extra in [[], ["--check-config"]]:
+        done = ndbusd("--config", twice, *extra)
+        assert done.returncode == 2 and f"twice.conf:2: listen: unix:{folder}/a is there twice" in done.stderr, done
+    done = ndbusd("--check-config", "--listen", "tcp://" + "x" * 64)  # longer than a label can be
+    assert done.returncode == 2 and "--listen: tcp://xxx" in done.stderr, done
     done = ndbusd("--check-config", "--memory-max", "1M")
     assert done.returncode == 2 and "--memory-max: 1M is not from" in done.stderr, done
 

@@ -292,9 +292,10 @@ def test_files(folder):
 def test_listeners(folder):
     """Beyond loopback with tokens, or if the operator insists."""
     path = put(folder, "lab", SECRET)
-    done = subprocess.run([ndbus_run.NDBUSD, "--listen", "tcp://0.0.0.0:0"], capture_output=True,
-                          text=True, timeout=ndbus_run.DEADLINE)
-    assert done.returncode == 1 and "give --token, or say --insecure-anyone" in done.stderr, done.stderr
+    for check in [[], ["--check-config"]]:
+        done = subprocess.run([ndbus_run.NDBUSD, "--listen", "tcp://0.0.0.0:0", *check],
+                              capture_output=True, text=True, timeout=ndbus_run.DEADLINE)
+        assert done.returncode == 2 and "give --token, or say --insecure-anyone" in done.stderr, done
     with Daemon("--token", f"lab {path}", "--listen", "tcp://0.0.0.0:0") as daemon:
         run("ping", url=daemon.tcp, env=token("lab", path), check=0)
     with Daemon("--token", f"lab {path}", "--insecure-anyone") as daemon:

@@ -73,7 +73,7 @@ void nd_embedded_set(const struct nd_embedded_setting *settings, size_t n_settin
 
         nd_embedded_server();
         for (size_t i = 0; i < n_settings; ++i)
-                nd_assert(nd_options_set(&changed, settings[i].name, settings[i].value, &seen,
+                nd_assert(nd_options_set(&changed, settings[i].name, settings[i].value, 0, &seen,
                                          NULL) == 0);
         if (!changed.limits)
                 nd_assert(nd_limits_add(&changed.limits, EMBEDDED_LIMITS, "limit", NULL) == 0);

@@ -104,7 +104,16 @@ Test(config, the_command_line_wins)
         /* what depends on another option looks at the result */
         cr_expect_eq(parse("message-max = 20M\n", "--memory-max=32M", NULL, &options, &fault),
                      NDBUS_EINVAL);
-        cr_expect_str_eq(fault.field, "message-max");
+        cr_expect(strstr(fault.field, "/c:1"), "%s", fault.field);
+        cr_expect(strstr(fault.text, "message-max: is 20971520 bytes"), "%s", fault.text);
+        cr_expect_eq(parse("\nmemory-max = 32M\n", "--message-max=20M", NULL, &options, &fault),
+                     NDBUS_EINVAL);
+        cr_expect_str_eq(fault.field, "--message-max");
+        /* and the line of what was replaced is not named */
+        cr_expect_eq(parse("allow = anyone publish\n", "--allow=token:x publish", NULL, &options,
+                           &fault),
+                     NDBUS_EINVAL);
+        cr_expect_str_eq(fault.field, "--allow");
 }
 
 Test(config, what_is_wrong_is_said_with_its_line)
@@ -129,6 +138,18 @@ Test(config, what_is_wrong_is_said_with_its_line)
                 {"log-level = loud\n", ":1", "log-level: 'loud' is not error"},
                 {"insecure-anyone = true\n", ":1", "insecure-anyone: 'true' is not yes or no"},
                 {"listen = unix:a\n", ":1", "listen: "},
+                /* what can be said only when all is read */
+                {"allow = anyone publish\n\nallow = token:no publish\n", ":3",
+                 "allow: there is no token 'no'"},
+                {"#\nlimit = token:no rate=1\n", ":2", "limit: there is no token 'no'"},
+                {"memory-max = 8M\nmessage-max = 5M\n", ":2", "message-max: is 5242880 bytes"},
+                {"shm-own-max = 2M\nmemory-max = 8M\n", ":1", "shm-own-max: is 2097152 bytes"},
+                {"#\nclients-max = 1000000\nmemory-max = 8M\n", ":2", "clients-max: is 1000000"},
+                {"\nlisten = tcp://0.0.0.0:7\n", ":2", "listen: tcp://0.0.0.0 is not loopback"},
+                {"metrics = tcp://0.0.0.0:7\n", ":1", "metrics: tcp://0.0.0.0 is not loopback"},
+                {"listen = unix:/a\nlisten = unix:/b\nlisten = unix:/a\n", ":3",
+                 "listen: unix:/a is there twice"},
+                {"metrics = unix:/a\nlisten = unix:/a\n", ":1", "metrics: unix:/a is there twice"},
         };
 
         for (size_t i = 0; i < nd_array_size(rows); ++i) {

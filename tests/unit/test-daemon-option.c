@@ -154,9 +154,9 @@ Test(daemon_option, together)
         struct nd_options options;
         struct nd_fault fault;
 
-        expect_refused("--memory-max=8M", "--message-max=5M", "message-max", "4194304");
+        expect_refused("--memory-max=8M", "--message-max=5M", "--message-max", "4194304");
         cr_expect_eq(parse("--memory-max=8M", "--message-max=4M", &options, &fault), 0);
-        expect_refused("--memory-max=8M", "--shm-own-max=2M", "shm-own-max", "1048576");
+        expect_refused("--memory-max=8M", "--shm-own-max=2M", "--shm-own-max", "1048576");
         cr_expect_eq(parse("--memory-max=8M", "--shm-own-max=0", &options, &fault), 0);
         cr_expect_eq(options.shm_own_max, 0);
         cr_expect_eq(parse("--memory-max=8M", "--shm-max=0", &options, &fault), 0);
@@ -196,18 +196,48 @@ Test(daemon_option, others)
 
 Test(daemon_option, as_many_listeners_as_there_is_room_for)
 {
-        static char listen[] = "--listen=unix:/x", name[] = "ndbusd";
+        static char listen[ND_LISTEN_MAX + 1][32], name[] = "ndbusd";
         char *argv[ND_LISTEN_MAX + 3] = {name};
         struct nd_options options;
         struct nd_fault fault;
 
-        for (size_t i = 1; i <= ND_LISTEN_MAX + 1; ++i)
-                argv[i] = listen;
+        for (size_t i = 0; i < nd_array_size(listen); ++i) {
+                snprintf(listen[i], sizeof(listen[i]), "--listen=unix:/%zu", i);
+                argv[1 + i] = listen[i];
+        }
         cr_expect_eq(nd_options_parse(ND_LISTEN_MAX + 1, argv, &options, &fault), 0);
         cr_expect_eq(options.n_listen, ND_LISTEN_MAX);
         cr_expect_eq(nd_options_parse(ND_LISTEN_MAX + 2, argv, &options, &fault), NDBUS_EINVAL);
         cr_expect_str_eq(fault.field, "--listen");
         cr_expect_eq(fault.limit, ND_LISTEN_MAX);
+}
+
+/* What the start would refuse, without that any socket is opened. */
+Test(daemon_option, listeners_together)
+{
+        static const char *const right[][2] = {
+                {"--listen=tcp://127.0.0.1:7", "--listen=tcp://127.0.0.1:8"},
+                {"--listen=tcp://127.0.0.1:0", "--listen=tcp://127.0.0.1:0"},
+                {"--listen=tcp://[::1]:7", "--metrics=tcp://127.9.9.9:7"},
+                {"--listen=tcp://0.0.0.0:7", "--insecure-anyone"},
+                {"--metrics=tcp://[::]:7", "--insecure-anyone"},
+                {"--listen=tcp://no.such.name.invalid:7", NULL}, /* nobody is asked */
+        };
+        struct nd_options options;
+        struct nd_fault fault;
+
+        for (size_t i = 0; i < nd_array_size(right); ++i)
+                cr_expect_eq(parse(right[i][0], right[i][1], &options, &fault), 0, "%s: %s",
+                             right[i][0], fault.text);
+        expect_refused("--listen=tcp://0.0.0.0:7", NULL, "--listen",
+                       "tcp://0.0.0.0 is not loopback");
+        expect_refused("--listen=tcp://[::]:7", NULL, "--listen", "give --token, or say");
+        expect_refused("--metrics=tcp://10.0.0.1:7", NULL, "--metrics", "tcp://10.0.0.1 is not");
+        expect_refused("--listen=unix:/x", "--listen=unix:/x", "--listen",
+                       "unix:/x is there twice");
+        expect_refused("--metrics=unix:/x", "--metrics=unix:/x", "--metrics", "is there twice");
+        expect_refused("--metrics=tcp://[::1]:7", "--listen=tcp://[::1]:7", "--metrics",
+                       "tcp://[::1]:7 is there twice");
 }
 
 static const char *const plain[] = {
