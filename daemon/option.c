@@ -245,7 +245,7 @@ static int option_set(struct nd_options *options,
         if (option >= OPTION_LISTEN)
                 return option_set_plain(options, option, field, text, line, fault);
         row = &option_rows[option];
-        options->origins[option] = (struct nd_option_origin){line};
+        options->origins[option] = (struct nd_option_origin){.line = line};
         return nd_number_parse(text, row->kind == OPTION_SIZE, row->least, row->most, field,
                                option_value(options, row), fault);
 }
@@ -282,7 +282,7 @@ int nd_options_set(struct nd_options *options,
         return option_set(options, option, name, value, line, fault);
 }
 
-/* What nobody said is worked out from the machine, and from what was said. */
+/* What nobody said is worked out from the machine, and from what else is in force. */
 static void option_derive(struct nd_options *options)
 {
         if (options->memory_max == ND_OPTION_DERIVED)
@@ -467,8 +467,10 @@ static const char *option_refused(char **argv)
 static void option_set_defaults(struct nd_options *options)
 {
         *options = (struct nd_options){.log_level = ND_LOG_NOTICE};
-        for (size_t i = 0; i < _ND_OPTION_N; ++i)
+        for (size_t i = 0; i < _ND_OPTION_N; ++i) {
                 *option_value(options, &option_rows[i]) = option_rows[i].usual;
+                options->origins[i].is_derived = option_rows[i].usual == ND_OPTION_DERIVED;
+        }
 }
 
 /* What only the command line can say. */
@@ -671,13 +673,19 @@ void nd_options_reload(struct nd_options *options, const struct nd_options *chan
                 const struct option_row *row = &option_rows[i];
                 uint64_t was = *option_value(&old, row), *is = option_value(options, row);
 
-                if (was == *is)
-                        continue;
-                if (row->is_reloaded)
-                        nd_log(ND_LOG_NOTICE, "reload option=%s from=%" PRIu64 " to=%" PRIu64,
-                               row->name, was, *is);
-                else if (option_keep(row->name, true))
+                if (!row->is_reloaded && option_keep(row->name, was != *is))
                         *is = was;
+                if (row->is_reloaded && changed->origins[i].is_derived)
+                        *is = ND_OPTION_DERIVED;
+        }
+        option_derive(options); /* not from what waits for the next start */
+        for (size_t i = 0; i < _ND_OPTION_N; ++i) {
+                const struct option_row *row = &option_rows[i];
+                uint64_t was = *option_value(&old, row), is = *option_value(options, row);
+
+                if (was != is)
+                        nd_log(ND_LOG_NOTICE, "reload option=%s from=%" PRIu64 " to=%" PRIu64,
+                               row->name, was, is);
         }
         option_keep("listen", !option_same_urls(old.listen, old.n_listen, changed->listen,
                                                 changed->n_listen));

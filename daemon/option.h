@@ -59,7 +59,8 @@ enum {
 
 /* Where a value is from, for what is found wrong when all of them are known. */
 struct nd_option_origin {
-        unsigned line; /* of the configuration file; 0: it is not from there */
+        unsigned line;   /* of the configuration file; 0: it is not from there */
+        bool is_derived; /* nobody said it */
 };
 
 struct nd_options {
@@ -118,7 +119,8 @@ int nd_options_set(struct nd_options *options,
 
 void nd_options_deinit(struct nd_options *options);
 
-/* Takes over what can change while the daemon runs, and logs what did and what cannot. */
+/* Takes over what can change while the daemon runs, and logs what did and what cannot. What nobody said
+ * is worked out from the values in force. */
 void nd_options_reload(struct nd_options *options, const struct nd_options *changed);
 
 /* The listener that is opened where none was asked for and none was passed by a service manager.

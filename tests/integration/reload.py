@@ -82,6 +82,7 @@ def test_reload(folder):
             "memory-max = 8M\nlisten = unix:/nowhere/s\n")
         log = reload(daemon)
         assert "option=subscriptions-max from=5 to=7" in log, log
+        assert "option=clients-max" not in log, log  # memory-max is not in force yet
         assert "option=memory-max: changes take effect at the next start" in log, log
         # on the command line there are listeners and block-timeout, and they win
         assert "option=listen" not in log and "option=block-timeout" not in log, log

@@ -248,6 +248,25 @@ Test(config, a_reload_takes_what_can_change)
         cr_expect_eq(options.subscriptions_max, 65536);
 }
 
+/* What waits for the next start has no effect before, on nothing. */
+Test(config, a_reload_derives_from_what_is_in_force)
+{
+        struct nd_options options, changed;
+        struct nd_fault fault;
+
+        nd_log_set_level(ND_LOG_ERROR);
+        cr_assert_eq(parse("memory-max = 64M\nclients-max = 7\n", NULL, NULL, &options, &fault), 0);
+        cr_assert_eq(parse("memory-max = 8M\n", NULL, NULL, &changed, &fault), 0);
+        cr_assert_eq(changed.clients_max, 16);
+        nd_options_reload(&options, &changed);
+        cr_expect_eq(options.memory_max, 64 * ND_MIB);
+        cr_expect_eq(options.clients_max, 128);
+
+        cr_assert_eq(parse("memory-max = 8M\nclients-max = 9\n", NULL, NULL, &changed, &fault), 0);
+        nd_options_reload(&options, &changed);
+        cr_expect_eq(options.clients_max, 9);
+}
+
 /* The example says every option, and is right when everything in it is said. */
 Test(config, the_example_is_whole)
 {
