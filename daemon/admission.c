@@ -19,6 +19,7 @@
  */
 
 #include "daemon/admission.h"
+#include <ctype.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -104,6 +105,15 @@ admission_set(struct nd_connection *connection, struct nd_rights *rights, uint64
         connection->sees_all = nd_rights_cover(rights, ND_RIGHT_SUBSCRIBE, "**", 2);
 }
 
+void nd_admission_copy_name(struct nd_string name, char *out, size_t n_out)
+{
+        size_t n = nd_min_u64(name.n, n_out - 1);
+
+        for (size_t i = 0; i < n; ++i)
+                out[i] = isprint((unsigned char)name.at[i]) && name.at[i] != '"' ? name.at[i] : '?';
+        out[n] = '\0';
+}
+
 /* ------------------------------------------------------------------------------------- tokens */
 
 static void admission_forget_exchange(struct nd_connection *connection)
@@ -174,7 +184,6 @@ bool nd_admission_prove(struct nd_connection *connection,
                 admission_forget_exchange(connection);
                 return true;
         }
-        admission_forget_exchange(connection);
         ++server->counters.denied;
         if (server->n_denied >= ADMISSION_DENIED_MAX) {
                 nd_admission_deny(connection);
@@ -190,9 +199,13 @@ bool nd_admission_prove(struct nd_connection *connection,
 
 void nd_admission_deny(struct nd_connection *connection)
 {
+        const char *claimed = connection->exchange->name;
+        char name[ND_TOKEN_NAME_BYTES_MAX + 1];
         struct nd_fault fault;
 
-        nd_fault_set(&fault, NDBUS_EDENIED, "token", "was not proved");
+        nd_admission_copy_name((struct nd_string){claimed, strlen(claimed)}, name, sizeof(name));
+        nd_fault_set(&fault, NDBUS_EDENIED, "token", "'%s' was not proved", name);
+        admission_forget_exchange(connection);
         nd_connection_fail(connection, &fault, ND_KIND_AUTH, 1);
 }
 

@@ -24,6 +24,9 @@ enum {
         ND_ADMISSION_E_OPEN, /* no token is needed */
 };
 
+/* What a client says of itself goes into logs and tables: printable ASCII, nothing else. */
+void nd_admission_copy_name(struct nd_string name, char *out, size_t n_out);
+
 /**
  * nd_admission_ask() - is a token to be proved?
  * @token:    the name that the client gave; or absent

@@ -20,6 +20,7 @@
  */
 
 #include "daemon/credit.h"
+#include <inttypes.h>
 #include "daemon/server.h"
 #include "protocol/byteorder.h"
 
@@ -132,13 +133,20 @@ int nd_credit_count(struct nd_publisher *publisher, struct nd_fault *fault)
         const struct nd_quota *quota = &publisher->connection->quota;
         struct nd_account *account = quota->account;
         uint64_t rate = quota->most[ND_LIMIT_RATE];
-        uint64_t n_ahead;
+        uint64_t n_ahead, n_most;
 
         if (rate == ND_LIMIT_NONE)
                 return 0;
         n_ahead = credit_ahead_ns(publisher) / credit_interval_ns(rate);
-        if (n_ahead > CREDIT_RATE_AHEAD_N * account->used[ND_LIMIT_CONNECTIONS])
-                return nd_quota_fault(quota, NDBUS_ELIMIT, ND_LIMIT_RATE, rate + n_ahead, fault);
+        n_most = CREDIT_RATE_AHEAD_N * account->used[ND_LIMIT_CONNECTIONS];
+        if (n_ahead > n_most) {
+                ++account->accounts->counters->limited;
+                return nd_fault_set_numbers(
+                        fault, NDBUS_ELIMIT, nd_limit_name(ND_LIMIT_RATE), n_ahead, n_most,
+                        "%" PRIu64 " messages came before their time, %" PRIu64
+                        " may; the limit is %" PRIu64 " %s for %s",
+                        n_ahead, n_most, rate, nd_limit_unit(ND_LIMIT_RATE), account->name);
+        }
         account->rate_ns = nd_max_u64(account->rate_ns, publisher->connection->server->now_ns) +
                            credit_interval_ns(rate);
         return 0;

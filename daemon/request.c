@@ -8,7 +8,6 @@
  */
 
 #include "daemon/request.h"
-#include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 #include "daemon/admission.h"
@@ -51,16 +50,6 @@ void nd_request_answer_hello(struct nd_connection *connection, const struct nd_h
         nd_outbox_bytes(&connection->outbox, bytes, sizeof(bytes));
         if (reply.reason)
                 nd_connection_end_after_output(connection);
-}
-
-/* What a client says of itself goes into logs and tables: printable ASCII, nothing else. */
-static void request_copy_name(struct nd_string name, char *out, size_t n_out)
-{
-        size_t n = nd_min_u64(name.n, n_out - 1);
-
-        for (size_t i = 0; i < n; ++i)
-                out[i] = isprint((unsigned char)name.at[i]) && name.at[i] != '"' ? name.at[i] : '?';
-        out[n] = '\0';
 }
 
 /* @proof: that the daemon knows the client's token; NULL without one */
@@ -116,7 +105,7 @@ static int request_connect(struct nd_connection *connection,
 
         if (r < 0)
                 return r;
-        request_copy_name(connect.client, connection->client, sizeof(connection->client));
+        nd_admission_copy_name(connect.client, connection->client, sizeof(connection->client));
         connection->pid = connect.pid;
         if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
             connection->server->options.shm_max > 0)

@@ -28,7 +28,7 @@ enum field_type {
         FIELD_BOOL,
         FIELD_TEXT,     /* from outside: cut to max bytes when packed */
         FIELD_NAME,     /* min to max bytes */
-        FIELD_BYTES,    /* bytes, not text: min to max of them */
+        FIELD_BYTES,    /* bytes, not text: max of them */
         FIELD_TOPIC,    /* a name that is a topic */
         FIELD_PATTERN,  /* a name that is a pattern */
         FIELD_FEATURES, /* list of names <-> bits */
@@ -80,10 +80,8 @@ FIELDS(connect,
        {"token", FIELD_NAME, FIELD_OPTIONAL, AT(nd_connect, token), 1, ND_TOKEN_NAME_BYTES_MAX});
 
 FIELDS(auth,
-       {"nonce", FIELD_BYTES, FIELD_REQUIRED, AT(nd_auth, nonce), ND_TOKEN_NONCE_BYTES,
-        ND_TOKEN_NONCE_BYTES},
-       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_auth, proof), ND_TOKEN_PROOF_BYTES,
-        ND_TOKEN_PROOF_BYTES});
+       {"nonce", FIELD_BYTES, FIELD_REQUIRED, AT(nd_auth, nonce), 0, ND_TOKEN_NONCE_BYTES},
+       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_auth, proof), 0, ND_TOKEN_PROOF_BYTES});
 
 FIELDS(welcome,
        {"features", FIELD_FEATURES, FIELD_REQUIRED, AT(nd_welcome, features), 0, 0},
@@ -97,8 +95,7 @@ FIELDS(welcome,
         UINT64_MAX},
        {"shm_max", FIELD_U64, FIELD_REQUIRED, AT(nd_welcome, shm_bytes_max), 0, UINT64_MAX},
        {"server", FIELD_TEXT, FIELD_OPTIONAL, AT(nd_welcome, server), 0, ND_NAME_BYTES_MAX},
-       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_welcome, proof), ND_TOKEN_PROOF_BYTES,
-        ND_TOKEN_PROOF_BYTES});
+       {"proof", FIELD_BYTES, FIELD_OPTIONAL, AT(nd_welcome, proof), 0, ND_TOKEN_PROOF_BYTES});
 
 FIELDS(subscribe,
        {"pattern", FIELD_PATTERN, FIELD_REQUIRED, AT(nd_subscribe, pattern), 0, ND_TOPIC_BYTES_MAX},
@@ -271,7 +268,7 @@ static void pack_value(msgpack_packer *packer, const struct field *field, const 
                 pack_str(packer, text->at ? text->at : "", cut_text(text, field->max));
                 break;
         case FIELD_BYTES:
-                nd_assert(text->at && text->n >= field->min && text->n <= field->max);
+                nd_assert(text->at && text->n == field->max);
                 msgpack_pack_bin(packer, text->n);
                 msgpack_pack_bin_body(packer, text->at, text->n);
                 break;
@@ -383,8 +380,8 @@ static int unpack_bytes(const struct field *field,
 {
         if (value->type != MSGPACK_OBJECT_BIN)
                 return refuse_type(field, "bytes", fault);
-        if (value->via.bin.size < field->min || value->via.bin.size > field->max)
-                return nd_fault_set_limit(fault, NDBUS_EHEADER, field->key, value->via.bin.size,
+        if (value->via.bin.size != field->max)
+                return nd_fault_set_exact(fault, NDBUS_EHEADER, field->key, value->via.bin.size,
                                           field->max, "bytes");
         *ret = (struct nd_string){value->via.bin.ptr, value->via.bin.size};
         return 0;

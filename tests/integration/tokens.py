@@ -117,6 +117,16 @@ def daemon_with(folder, *options):
     return Daemon("--token", "lab " + put(folder, "lab", SECRET + b"\n"), *options)
 
 
+def wait_log(daemon, says):
+    """Until the daemon has logged it; what it logged up to there."""
+    log = b""
+    while says not in log:
+        piece = os.read(daemon.process.stderr.fileno(), 65536)
+        assert piece, log
+        log += piece
+    return log.decode()
+
+
 def test_who_gets_in(folder):
     right, wrong = put(folder, "right", SECRET), put(folder, "wrong", SECRET + b"!")
     with daemon_with(folder) as daemon:
@@ -127,7 +137,7 @@ def test_who_gets_in(folder):
         assert "not permitted" in done.err and "who comes by TCP has to prove one" in done.err, done.err
         for name, path in [("lab", wrong), ("other", right)]:
             done = run("ping", url=daemon.tcp, env=token(name, path), check=1)
-            assert "not permitted" in done.err and "was not proved" in done.err, done.err
+            assert "not permitted" in done.err and f"token: '{name}' was not proved" in done.err, done.err
         # messages go both ways
         sub = Sub(daemon.tcp, "t", "--count", 1, env=token("lab", right))
         run("pub", "t", right, "--dtype", "uint8", url=daemon.tcp, env=token("lab", right), check=0)
@@ -171,13 +181,17 @@ def test_the_exchange(folder):
 def test_what_breaks_the_order(folder):
     own = bytes(32)
     with daemon_with(folder) as daemon:
+        for field, size in [("nonce", 31), ("nonce", 33), ("proof", 0), ("proof", 31)]:
+            raw = Raw(daemon.tcp)
+            raw.begin("lab")
+            raw.send(packet(AUTH, pack({"nonce": own, "proof": own, field: bytes(size)})))
+            kind, header = raw.next()
+            assert kind == ERROR and b"is %d bytes, must be 32 bytes" % size in header, header
         for name, send in [
                 ("AUTH first", lambda r: r.send(packet(AUTH, pack({"nonce": own, "proof": own})))),
                 ("PING for AUTH", lambda r: (r.begin("lab"), r.send(packet(PING)))),
                 ("CONNECT twice", lambda r: (r.begin("lab"), r.send(packet(CONNECT, pack({"features": []}))))),
                 ("no proof", lambda r: (r.begin("lab"), r.send(packet(AUTH, pack({"nonce": own}))))),
-                ("short proof", lambda r: (r.begin("lab"), r.send(packet(AUTH, pack(
-                    {"nonce": own, "proof": own[:31]}))))),
                 ("what does not fit", lambda r: (r.begin("lab"), r.send(
                     struct.pack("<BBHIIIQQQQQII", AUTH, 0, 0, 1 << 20, 0, 0, 0, 0, 0, 1, 0, 0, 0)))),
                 ("meta", lambda r: (r.begin("lab"), r.send(
@@ -207,6 +221,15 @@ def test_what_breaks_the_order(folder):
         run("ping", url=daemon.tcp, env=token("lab", right), check=0)
         kind, header = slow.next()
         assert kind == ERROR and b"\xa4code\x1b" in header, header  # 27, HANDSHAKE
+
+
+def test_the_log_says_what_was_claimed(folder):
+    """As far as it is text: a name of the client's choice must not look like another part of the line."""
+    with daemon_with(folder) as daemon:
+        raw = Raw(daemon.tcp)
+        raw.begin('la" b\nc')
+        raw.denied(raw.prove(bytes(32), bytes(32)))
+        assert "'la? b?c' was not proved\n" in wait_log(daemon, b"was not proved")
 
 
 def test_many_that_guess(folder):
@@ -320,12 +343,7 @@ def test_rights(folder):
 
 def reload(daemon, says):
     daemon.process.send_signal(signal.SIGHUP)
-    log = b""
-    while says not in log:
-        piece = os.read(daemon.process.stderr.fileno(), 65536)
-        assert piece, log
-        log += piece
-    return log.decode()
+    return wait_log(daemon, says)
 
 
 def test_reload(folder):
