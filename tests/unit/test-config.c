@@ -173,8 +173,10 @@ Test(config, no_line_is_read_in_part)
         struct nd_fault fault;
 
         memset(text, ' ', sizeof(text));
-        memcpy(text + 5000, "\nlog-level = debug\n", 19);
-        text[5019] = '\0';
+        memcpy(text + 4094, "\nlog-level = debug\n", 20);
+        cr_expect_eq(parse(text, NULL, NULL, &options, &fault), 0, "%s", fault.text);
+        text[4094] = ' ';
+        text[4095] = '\n';
         cr_expect_eq(parse(text, NULL, NULL, &options, &fault), NDBUS_EINVAL);
         cr_expect(strstr(fault.text, "longer than 4094 bytes"), "%s", fault.text);
 
@@ -270,7 +272,8 @@ Test(config, a_reload_derives_from_what_is_in_force)
 /* The example says every option, and is right when everything in it is said. */
 Test(config, the_example_is_whole)
 {
-        static char line[256], all[16384];
+        static char line[256], all[16384], comments[16384];
+        char what[64];
         FILE *file = fopen(CONFIG_EXAMPLE, "re");
         struct nd_options options;
         struct nd_fault fault;
@@ -281,6 +284,7 @@ Test(config, the_example_is_whole)
                 bool is_token = strncmp(line, "#token = ", 9) == 0; /* its file is not here */
 
                 n_tokens += is_token;
+                strncat(comments, line, sizeof(comments) - strlen(comments) - 1);
                 if (line[0] == '#' && line[1] >= 'a' && line[1] <= 'z' && strchr(line, '=') &&
                     !is_token)
                         strncat(all, line + 1, sizeof(all) - strlen(all) - 1);
@@ -297,5 +301,8 @@ Test(config, the_example_is_whole)
         cr_expect(strstr(all, "listen = ") && strstr(all, "insecure-anyone = no") &&
                   strstr(all, "log-level = notice") && strstr(all, "allow = "));
         cr_expect_eq(n_tokens, 1);
+        snprintf(what, sizeof(what), "up to %u times", ND_RULES_MAX);
+        cr_expect(strstr(comments, what), "no '%s' in the example", what);
+        cr_expect(strstr(comments, "at most 4094 bytes"));
         nd_options_deinit(&options);
 }

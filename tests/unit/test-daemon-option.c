@@ -286,6 +286,7 @@ static void read_manual(char *text, size_t n_text)
 
 Test(daemon_option, manual_knows_all)
 {
+        static const char *const rules[] = {".BI --allow ", ".BI --limit "};
         static char text[65536];
 
         read_manual(text, sizeof(text));
@@ -306,6 +307,16 @@ Test(daemon_option, manual_knows_all)
         }
         for (size_t i = 0; i < nd_array_size(plain); ++i)
                 cr_expect(strstr(text, plain[i]), "no %s in the manual page", plain[i]);
+        for (size_t i = 0; i < nd_array_size(rules); ++i) {
+                const char *at = strstr(text, rules[i]);
+                char what[64];
+
+                snprintf(what, sizeof(what), "up to %u times.\n.TP\n", ND_RULES_MAX);
+                at = at ? strstr(at, "may be given again, ") : NULL;
+                cr_expect(at && strncmp(at + 20, what, strlen(what)) == 0, "%s: no '%s'", rules[i],
+                          what);
+        }
+        cr_expect(strstr(text, "\nA line has at most 4094 bytes.\n"));
 #define COUNTER(_name, _text)                                                                      \
         cr_expect(strstr(text, "\n.B " #_name "\n"), "no counter " #_name " in the manual page");
         ND_COUNTERS(COUNTER)
