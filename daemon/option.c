@@ -322,7 +322,8 @@ static int option_check_most(const struct nd_options *options,
 {
         if (value <= most)
                 return 0;
-        nd_fault_set_limit(fault, NDBUS_EINVAL, option_rows[i_row].name, value, most, unit);
+        nd_fault_set_numbers(fault, NDBUS_EINVAL, option_rows[i_row].name, value, most,
+                             "is %" PRIu64 ", the limit is %" PRIu64 " %s", value, most, unit);
         return option_locate(options, options->origins[i_row].line, fault);
 }
 
@@ -424,8 +425,8 @@ static int option_check(const struct nd_options *options, bool is_asked, struct 
                                   fault);
         r = r ? r
               : option_check_most(options, ND_OPTION_I_clients_max, options->clients_max,
-                                  option_descriptors() / 2, "half of the file descriptor limit",
-                                  fault);
+                                  option_descriptors() / 2,
+                                  "connections, half of the file descriptor limit", fault);
         r = r ? r : option_check_rules(options, options->rules, "allow", fault);
         r = r ? r : option_check_rules(options, options->limits, "limit", fault);
         return r ? r : option_check_listeners(options, is_asked, fault);

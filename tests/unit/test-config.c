@@ -105,7 +105,9 @@ Test(config, the_command_line_wins)
         cr_expect_eq(parse("message-max = 20M\n", "--memory-max=32M", NULL, &options, &fault),
                      NDBUS_EINVAL);
         cr_expect(strstr(fault.field, "/c:1"), "%s", fault.field);
-        cr_expect(strstr(fault.text, "message-max: is 20971520 bytes"), "%s", fault.text);
+        cr_expect(strstr(fault.text,
+                         "message-max: is 20971520, the limit is 16777216 bytes, half of"),
+                  "%s", fault.text);
         cr_expect_eq(parse("\nmemory-max = 32M\n", "--message-max=20M", NULL, &options, &fault),
                      NDBUS_EINVAL);
         cr_expect_str_eq(fault.field, "--message-max");
@@ -142,9 +144,12 @@ Test(config, what_is_wrong_is_said_with_its_line)
                 {"allow = anyone publish\n\nallow = token:no publish\n", ":3",
                  "allow: there is no token 'no'"},
                 {"#\nlimit = token:no rate=1\n", ":2", "limit: there is no token 'no'"},
-                {"memory-max = 8M\nmessage-max = 5M\n", ":2", "message-max: is 5242880 bytes"},
-                {"shm-own-max = 2M\nmemory-max = 8M\n", ":1", "shm-own-max: is 2097152 bytes"},
-                {"#\nclients-max = 1000000\nmemory-max = 8M\n", ":2", "clients-max: is 1000000"},
+                {"memory-max = 8M\nmessage-max = 5M\n", ":2",
+                 "message-max: is 5242880, the limit is"},
+                {"shm-own-max = 2M\nmemory-max = 8M\n", ":1",
+                 "shm-own-max: is 2097152, the limit is"},
+                {"#\nclients-max = 1000000\nmemory-max = 8M\n", ":2",
+                 "clients-max: is 1000000, the limit is"},
                 {"\nlisten = tcp://0.0.0.0:7\n", ":2", "listen: tcp://0.0.0.0 is not loopback"},
                 {"metrics = tcp://0.0.0.0:7\n", ":1", "metrics: tcp://0.0.0.0 is not loopback"},
                 {"listen = unix:/a\nlisten = unix:/b\nlisten = unix:/a\n", ":3",
