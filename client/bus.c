@@ -54,17 +54,27 @@ int nd_bus_leave(struct ndbus *bus, int r)
         return r;
 }
 
+static int check_ms(const char *field, int ms, int min)
+{
+        if (ms >= min)
+                return 0;
+        return nd_detail_fail(NDBUS_EINVAL, "options.%s: is %d, must be at least %d", field, ms,
+                              min);
+}
+
 static int options_check(const struct ndbus_options *o)
 {
+        int r;
+
         if (o->size < sizeof(*o))
                 return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu", o->size,
                                       sizeof(*o));
-        if (o->connect_timeout_ms <= 0 || o->stall_ms <= 0 || o->ping_timeout_ms <= 0)
-                return nd_detail_say(NDBUS_EINVAL, "options.connect_timeout_ms, stall_ms, "
-                                                   "ping_timeout_ms: must be at least 1");
-        if (o->ping_ms < 0)
-                return nd_detail_fail(NDBUS_EINVAL, "options.ping_ms: is %d, must be at least 0",
-                                      o->ping_ms);
+        r = check_ms("connect_timeout_ms", o->connect_timeout_ms, 1);
+        r = r ? r : check_ms("stall_ms", o->stall_ms, 1);
+        r = r ? r : check_ms("ping_ms", o->ping_ms, 0);
+        r = r ? r : check_ms("ping_timeout_ms", o->ping_timeout_ms, 1);
+        if (r)
+                return r;
         if (o->client && strlen(o->client) > ND_NAME_BYTES_MAX)
                 return nd_detail_fail(NDBUS_EINVAL,
                                       "options.client: has %zu bytes, the limit is %u",

@@ -225,21 +225,30 @@ int nd_subscriptions_renew(struct ndbus *bus)
         return r;
 }
 
+static int check_range(const char *field, uint64_t value, uint64_t min, uint64_t max)
+{
+        if (value >= min && value <= max)
+                return 0;
+        return nd_detail_fail(NDBUS_EINVAL, "options.%s: is %llu, must be %llu to %llu", field,
+                              (unsigned long long)value, (unsigned long long)min,
+                              (unsigned long long)max);
+}
+
 static int options_check(const struct ndbus_subscribe_options *o)
 {
+        int r;
+
         if (o->size < sizeof(*o))
                 return nd_detail_fail(NDBUS_EINVAL, "options.size: is %zu, must be %zu", o->size,
                                       sizeof(*o));
         if ((unsigned int)o->policy > NDBUS_DISCONNECT)
                 return nd_detail_fail(NDBUS_EINVAL, "options.policy: %d is none", (int)o->policy);
-        if (o->depth == 0 || o->bytes == 0)
-                return nd_detail_fail(NDBUS_EINVAL,
-                                      "options.depth, options.bytes: must be at least 1");
-        if ((o->window == 0 && o->policy != NDBUS_LATEST) || o->window > INT64_MAX / 2 ||
-            o->window_bytes > INT64_MAX / 2)
-                return nd_detail_fail(NDBUS_EINVAL,
-                                      "options.window, options.window_bytes: must be at least 1 "
-                                      "and at most 2^62");
+        r = check_range("depth", o->depth, 1, UINT64_MAX);
+        r = r ? r : check_range("bytes", o->bytes, 1, UINT64_MAX);
+        r = r ? r : check_range("window", o->window, o->policy != NDBUS_LATEST, ND_WINDOW_MAX);
+        r = r ? r : check_range("window_bytes", o->window_bytes, 0, ND_WINDOW_MAX);
+        if (r)
+                return r;
         if (o->group && (!*o->group || strlen(o->group) > ND_NAME_BYTES_MAX))
                 return nd_detail_fail(NDBUS_EINVAL,
                                       "options.group: has %zu bytes, must have 1 to "

@@ -224,10 +224,12 @@ static int request_check_subscribe(const struct nd_connection *connection,
         if ((ask->policy == ND_POLICY_LATEST) != (ask->window_messages == 0))
                 return nd_fault_set(fault, NDBUS_ECREDIT, "window",
                                     "is 0 with policy latest, and at least 1 with any other");
-        if (ask->window_messages > INT64_MAX / 2 || ask->window_bytes > INT64_MAX / 2)
-                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "window",
-                                          nd_max_u64(ask->window_messages, ask->window_bytes),
-                                          INT64_MAX / 2, "");
+        if (ask->window_messages > ND_WINDOW_MAX)
+                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "window", ask->window_messages,
+                                          ND_WINDOW_MAX, "");
+        if (ask->window_bytes > ND_WINDOW_MAX)
+                return nd_fault_set_limit(fault, NDBUS_ECREDIT, "window_bytes", ask->window_bytes,
+                                          ND_WINDOW_MAX, "bytes");
         return 0;
 }
 

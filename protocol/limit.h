@@ -82,6 +82,9 @@
 #define ND_PUBLISH_WINDOW_BYTES_MAX (17u << 20)
 #define ND_PUBLISH_WINDOW_IDLE_MS   1000u
 
+/* messages, and bytes, of a subscription's window: what is left and what is returned stay below 2^63 */
+#define ND_WINDOW_MAX ((UINT64_C(1) << 62) - 1)
+
 /* subscription defaults that a client asks for when its user does not say */
 #define ND_WINDOW_MESSAGES_DEFAULT   256u
 #define ND_WINDOW_BYTES_TCP_DEFAULT  (UINT64_C(4) << 20)

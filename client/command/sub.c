@@ -25,6 +25,7 @@
 #include "client/command/output.h"
 #include "client/command/report.h"
 #include "client/command/view.h"
+#include "protocol/limit.h"
 
 #define SUB_OPTIONS(XX, S)                                                                         \
         XX(S, count, "count", COUNT, 0, 1, INT64_MAX, "N", "Stop after N messages.")               \
@@ -37,7 +38,7 @@
            "Messages that may wait in the daemon. Default 1000.")                                  \
         XX(S, bytes, "bytes", SIZE, 67108864, 1, INT64_MAX, "SIZE",                                \
            "Bytes that may wait in the daemon. Default 64M.")                                      \
-        XX(S, window, "window", COUNT, 0, 1, INT64_MAX, "N",                                       \
+        XX(S, window, "window", COUNT, 0, 1, ND_WINDOW_MAX, "N",                                   \
            "Messages on the way to this program. Default 256; with latest, one when asked.")       \
         XX(S, group, "group", NAME, 0, 0, 0, "NAME",                                               \
            "Share the messages with the other subscribers of this group.")                         \

@@ -104,6 +104,8 @@ def test_usage(folder):
         (["record", "a", "a//b", "-o", "-"], "a//b: pattern: has an empty segment at byte 2"),
         (["sub", "a", "--group", ""], "--group: has 0 bytes; give a name of 1 to 255"),
         (["reply", "a", "--group", "x" * 256], "--group: has 256 bytes; give a name of 1 to 255"),
+        (["sub", "a", "--window", 1 << 62], f"--window: {1 << 62} is out of range; give 1 to {(1 << 62) - 1}"),
+        (["sub", "a", "--depth", 0], f"--depth: 0 is out of range; give 1 to {(1 << 63) - 1}"),
         (["stat", "x"], "x: one argument too many; the usage is: ndbus stat "),
     ]:
         done = run(*arguments, check=2)

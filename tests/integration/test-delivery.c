@@ -556,6 +556,36 @@ Test(delivery, retained_that_still_arrives)
         pair_deinit(&p);
 }
 
+/* A window that is too large is refused by its own name and value; the greatest is none. */
+Test(delivery, window_limits)
+{
+        const uint64_t most = (UINT64_C(1) << 62) - 1;
+        const struct nd_raw_subscribe asks[] = {
+                {.pattern = "w", .window = most + 1},
+                {.pattern = "w", .window_bytes = most + 1},
+        };
+        const char *const fields[] = {"window", "window_bytes"};
+        struct pair p;
+
+        pair_init(&p, false);
+        for (size_t i = 0; i < nd_array_size(asks); ++i) {
+                struct nd_error_header error;
+
+                nd_raw_ask_subscribe(p.subscriber, (uint32_t)i + 1, &asks[i]);
+                error = nd_raw_expect_error(p.subscriber, NDBUS_ECREDIT, false);
+                cr_expect_eq(error.field.n, strlen(fields[i]));
+                cr_expect_arr_eq(error.field.at, fields[i], strlen(fields[i]));
+                cr_expect_eq(error.value, most + 1);
+                cr_expect_eq(error.limit, most);
+        }
+        nd_raw_subscribe(
+                p.subscriber, 3,
+                &(struct nd_raw_subscribe){.pattern = "w", .window = most, .window_bytes = most});
+        nd_raw_publish(p.publisher, "w", 5);
+        expect_message(p.subscriber, 5, 1, 0);
+        pair_deinit(&p);
+}
+
 /* The window of a subscription: so many messages, so many bytes, and one that is larger than all. */
 Test(delivery, window)
 {

@@ -19,6 +19,66 @@
 #include "tests/support/fake-peer.h"
 #include "tests/support/pattern.h"
 
+static void silent_script(struct fake_peer *peer, void *userdata)
+{
+        (void)userdata;
+        fake_peer_accept(peer);
+        fake_peer_drain(peer);
+}
+
+Test(client_receive, an_option_that_is_refused_is_named_with_its_value_and_limit)
+{
+        const uint64_t most = (UINT64_C(1) << 62) - 1;
+
+        const struct {
+                const char *detail;
+                struct ndbus_subscribe_options options;
+        } subscribe[] = {
+                {"options.depth: is 0, must be 1 to 18446744073709551615",
+                 {.bytes = 1, .window = 1}},
+                {"options.bytes: is 0, must be 1 to 18446744073709551615",
+                 {.depth = 1, .window = 1}},
+                {"options.window: is 0, must be 1 to 4611686018427387903",
+                 {.depth = 1, .bytes = 1}},
+                {"options.window: is 4611686018427387904, must be 1 to 4611686018427387903",
+                 {.depth = 1, .bytes = 1, .window = most + 1}},
+                {"options.window_bytes: is 4611686018427387904, must be 0 to 4611686018427387903",
+                 {.depth = 1, .bytes = 1, .window = most, .window_bytes = most + 1}},
+        };
+
+        const struct {
+                const char *detail;
+                struct ndbus_options options;
+        } open[] = {
+                {"options.connect_timeout_ms: is 0, must be at least 1", {.stall_ms = 1}},
+                {"options.stall_ms: is -1, must be at least 1",
+                 {.connect_timeout_ms = 1, .stall_ms = -1}},
+                {"options.ping_ms: is -1, must be at least 0",
+                 {.connect_timeout_ms = 1, .stall_ms = 1, .ping_ms = -1, .ping_timeout_ms = 1}},
+                {"options.ping_timeout_ms: is 0, must be at least 1",
+                 {.connect_timeout_ms = 1, .stall_ms = 1}},
+        };
+        struct fake_peer *peer = fake_peer_start(silent_script, NULL);
+        struct ndbus *bus = client_test_open(peer), *other = NULL;
+
+        for (size_t i = 0; i < nd_array_size(subscribe); ++i) {
+                struct ndbus_subscribe_options options = subscribe[i].options;
+
+                options.size = sizeof(options);
+                cr_expect_eq(ndbus_subscribe(bus, "t", &options, NULL), NDBUS_EINVAL);
+                cr_expect_str_eq(ndbus_detail(), subscribe[i].detail);
+        }
+        for (size_t i = 0; i < nd_array_size(open); ++i) {
+                struct ndbus_options options = open[i].options;
+
+                options.size = sizeof(options);
+                cr_expect_eq(ndbus_open(&other, NULL, &options), NDBUS_EINVAL);
+                cr_expect_str_eq(ndbus_detail(), open[i].detail);
+        }
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
 /* --------------------------------------------------------------------- what a daemon may do */
 
 static void interleave_script(struct fake_peer *peer, void *userdata)

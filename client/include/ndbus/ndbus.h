@@ -316,14 +316,17 @@ struct ndbus_subscribe_options {
         size_t size;              /**< sizeof(struct ndbus_subscribe_options) */
         enum ndbus_policy policy; /**< default NDBUS_DROP_OLDEST */
         int timeout_ms;           /**< for the daemon's answer; default 5000 */
-        uint64_t depth;           /**< messages that may wait in the daemon; default 1000 */
-        uint64_t bytes;           /**< and their bytes; default 64 MiB; one message always fits */
-        uint64_t window;          /**< messages on the way to the application; default 256 */
-        uint64_t window_bytes;    /**< 0: 4 MiB on TCP, 64 MiB on Unix; one message always fits */
-        const char *group;        /**< share the messages with the group's other members, or NULL;
+        uint64_t depth;        /**< messages that may wait in the daemon, 1 or more; default 1000 */
+        uint64_t bytes;        /**< and their bytes, 1 or more; default 64 MiB; one message always
+                                       fits */
+        uint64_t window;       /**< messages on the way to the application, 1 or more and below
+                                       2^62; default 256; with NDBUS_LATEST it is not looked at */
+        uint64_t window_bytes; /**< below 2^62; 0: 4 MiB on TCP, 64 MiB on Unix; one message always
+                                       fits */
+        const char *group;     /**< share the messages with the group's other members, or NULL;
                                        see ndbus_message_free() */
-        void *userdata;           /**< ndbus_message_userdata() of its messages */
-        uint8_t retained;         /**< default 1: begin with the retained values */
+        void *userdata;        /**< ndbus_message_userdata() of its messages */
+        uint8_t retained;      /**< default 1: begin with the retained values */
         uint8_t reserved8[7];
         uint64_t reserved[4];
 };
