@@ -80,29 +80,35 @@ static PyObject *bus_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
                                 "token",
                                 NULL};
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
-        uint64_t n_offline = options.offline_messages;
+        struct ndpy_time connect_timeout = {"connect_timeout", options.connect_timeout_ms, true};
+        struct ndpy_time stall = {"stall", options.stall_ms, true};
+        struct ndpy_time ping = {"ping", options.ping_ms, false};
+        struct ndpy_time ping_timeout = {"ping_timeout", options.ping_timeout_ms, true};
+        struct ndpy_count offline_messages = {"offline_messages", options.offline_messages, 0,
+                                              UINT32_MAX};
+        struct ndpy_count offline_bytes = {"offline_bytes", options.offline_bytes, 0, UINT64_MAX};
+        struct ndpy_count shm_max = {"shm_max", options.shm_max, 0, UINT64_MAX};
         const char *url = NULL;
         struct ndpy_bus *self;
         int no_shm = 0, r;
 
-        if (!PyArg_ParseTupleAndKeywords(
-                    args, keywords, "|z$zO&O&O&O&O&O&O&pz:Bus", names, &url, &options.client,
-                    ndpy_convert_timeout, &options.connect_timeout_ms, ndpy_convert_timeout,
-                    &options.stall_ms, ndpy_convert_timeout, &options.ping_ms, ndpy_convert_timeout,
-                    &options.ping_timeout_ms, ndpy_convert_count, &n_offline, ndpy_convert_count,
-                    &options.offline_bytes, ndpy_convert_count, &options.shm_max, &no_shm,
-                    &options.token))
+        if (!PyArg_ParseTupleAndKeywords(args, keywords, "|z$zO&O&O&O&O&O&O&pz:Bus", names, &url,
+                                         &options.client, ndpy_convert_time, &connect_timeout,
+                                         ndpy_convert_time, &stall, ndpy_convert_time, &ping,
+                                         ndpy_convert_time, &ping_timeout, ndpy_convert_count,
+                                         &offline_messages, ndpy_convert_count, &offline_bytes,
+                                         ndpy_convert_count, &shm_max, &no_shm, &options.token))
                 return NULL;
-        if (n_offline > UINT32_MAX)
-                return PyErr_Format(PyExc_OverflowError,
-                                    "offline_messages: is %llu, the limit is %lu",
-                                    (unsigned long long)n_offline, (unsigned long)UINT32_MAX);
         self = (struct ndpy_bus *)type->tp_alloc(type, 0);
         if (!self)
                 return NULL;
-        if (options.ping_ms < 0)
-                options.ping_ms = 0; /* None: never */
-        options.offline_messages = (uint32_t)n_offline;
+        options.connect_timeout_ms = connect_timeout.ms;
+        options.stall_ms = stall.ms;
+        options.ping_ms = ping.ms < 0 ? 0 : ping.ms; /* None: never */
+        options.ping_timeout_ms = ping_timeout.ms;
+        options.offline_messages = (uint32_t)offline_messages.value;
+        options.offline_bytes = offline_bytes.value;
+        options.shm_max = shm_max.value;
         options.no_shm = (uint8_t)no_shm;
         options.interrupted = bus_interrupted;
         options.userdata = self;
@@ -311,11 +317,8 @@ int ndpy_convert_objects(PyObject *how, void *ret_may_unpickle)
         *may = PyUnicode_Check(how) && PyUnicode_CompareWithASCIIString(how, "pickle") == 0;
         if (*may || how == Py_None)
                 return 1;
-        PyErr_Format(
-                PyExc_ValueError,
-                "objects: must be None or \"pickle\", which allows publishers to run code here, "
-                "not %R",
-                how);
+        ndpy_raise_value(NDBUS_EINVAL, "objects", how,
+                         "must be None or \"pickle\", which allows publishers to run code here");
         return 0;
 }
 
@@ -464,16 +467,15 @@ static PyObject *bus_wait_subscribers(PyObject *object, PyObject *args, PyObject
         static char *names[] = {"topic", "n", "timeout", NULL};
         struct ndpy_bus *self = (struct ndpy_bus *)object;
         int timeout_ms = -1, r;
+        struct ndpy_count n = {"n", 1, 0, UINT_MAX};
         const char *topic;
-        uint64_t n = 1;
 
         if (!PyArg_ParseTupleAndKeywords(args, keywords, "s|O&O&:wait_subscribers", names, &topic,
                                          ndpy_convert_count, &n, ndpy_convert_timeout,
                                          &timeout_ms) ||
             ndpy_bus_enter(self))
                 return NULL;
-        r = ndbus_wait_subscribers(self->bus, topic, n < UINT_MAX ? (unsigned int)n : UINT_MAX,
-                                   timeout_ms);
+        r = ndbus_wait_subscribers(self->bus, topic, (unsigned int)n.value, timeout_ms);
         ndpy_bus_leave(self);
         if (r)
                 return ndpy_raise(r);

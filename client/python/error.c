@@ -4,14 +4,17 @@
  * Exceptions
  *
  * One class for each row of the library's table of errors, all of them under ndbus.Error, and each also
- * under the built-in class that a Python programmer would catch. A code that gets a row in the table
- * and none here does not compile.
+ * under the built-in class that a Python programmer would catch, if there is one. A code that gets a row
+ * in the table and none here does not compile.
+ *
+ * Under TimeoutError is what ends a wait that may be begun again, and nothing else: `except TimeoutError:
+ * continue` must not pass over what is said once, such as the end of a subscription.
  */
 
 #include <stdarg.h>
 #include "client/python/ndpy.h"
 
-/* NDPY_ERROR_name: the class, and the built-in one that it is too */
+/* NDPY_ERROR_name: the class, and the built-in one that it is too, or NULL */
 #define NDPY_ERROR_NOMEM         "OutOfMemoryError", &PyExc_MemoryError
 #define NDPY_ERROR_INVAL         "InvalidError", &PyExc_ValueError
 #define NDPY_ERROR_NOTCONN       "NotConnectedError", &PyExc_ConnectionError
@@ -41,13 +44,13 @@
 #define NDPY_ERROR_DENIED        "DeniedError", &PyExc_PermissionError
 #define NDPY_ERROR_NO_SPACE      "NoSpaceError", &PyExc_MemoryError
 #define NDPY_ERROR_NO_SUBSCRIBER "NoSubscriberError", &PyExc_LookupError
-#define NDPY_ERROR_STALLED       "StalledError", &PyExc_TimeoutError
+#define NDPY_ERROR_STALLED       "StalledError", NULL
 #define NDPY_ERROR_RETAIN_FULL   "RetainFullError", &PyExc_MemoryError
 #define NDPY_ERROR_UNSUPPORTED   "UnsupportedError", &PyExc_NotImplementedError
 #define NDPY_ERROR_META          "MetaError", &PyExc_ValueError
 #define NDPY_ERROR_LIMIT         "LimitError", &PyExc_ValueError
 #define NDPY_ERROR_GROUP         "GroupError", &PyExc_ValueError
-#define NDPY_ERROR_SLOW          "SlowError", &PyExc_TimeoutError
+#define NDPY_ERROR_SLOW          "SlowError", &PyExc_BufferError
 #define NDPY_ERROR_OVERFLOW      "QueueOverflowError", &PyExc_BufferError
 #define NDPY_ERROR_NO_FD         "NoFdError", &PyExc_OSError
 #define NDPY_ERROR_SUBSCRIPTION  "SubscriptionError", &PyExc_LookupError
@@ -71,11 +74,15 @@ static const struct {
 static PyObject *error_class;
 static PyObject *error_classes[N_ERRORS];
 
-PyDoc_STRVAR(error_doc,
-             "Base of everything that ndbus raises about messages, connections and data.\n\n"
-             "code is the number and name the symbol of the C library's error. Each error has a\n"
-             "class of its own, which is also a subclass of the built-in that fits: TimedOutError\n"
-             "is a TimeoutError, NotConnectedError a ConnectionError, DTypeError a TypeError.");
+PyDoc_STRVAR(
+        error_doc,
+        "Base of everything that ndbus raises about messages, connections and data.\n\n"
+        "code is the number and name the symbol of the C library's error. Each error has a\n"
+        "class of its own, which is also a subclass of the built-in that fits: TimedOutError\n"
+        "is a TimeoutError, NotConnectedError a ConnectionError, DTypeError a TypeError.\n\n"
+        "A TimeoutError, TimedOutError or WouldBlockError, is a wait that has run out, and may be\n"
+        "waited again. The end of a subscription never is one: SlowError and QueueOverflowError\n"
+        "are BufferErrors.");
 
 /* The class of errors[i]. */
 static PyObject *error_new_class(size_t i)
@@ -84,7 +91,8 @@ static PyObject *error_new_class(size_t i)
         char name[64];
 
         snprintf(name, sizeof(name), "ndbus.%s", errors[i].name);
-        bases = PyTuple_Pack(2, error_class, *errors[i].base);
+        bases = errors[i].base ? PyTuple_Pack(2, error_class, *errors[i].base)
+                               : PyTuple_Pack(1, error_class);
         dict = Py_BuildValue("{s:i,s:s}", "code", errors[i].code, "name",
                              ndbus_errname(errors[i].code));
         class = bases && dict ? PyErr_NewExceptionWithDoc(name, ndbus_strerror(errors[i].code),
@@ -150,5 +158,22 @@ PyObject *ndpy_raise_text(int error, const char *format, ...)
                 PyErr_SetObject(error_find(error), text);
                 Py_DECREF(text);
         }
+        return NULL;
+}
+
+PyObject *ndpy_raise_value(int error, const char *name, PyObject *value, const char *format, ...)
+{
+        PyObject *text = PyObject_Repr(value);
+        const char *utf8 = text ? PyUnicode_AsUTF8(text) : NULL;
+        char rule[160];
+        va_list args;
+
+        PyErr_Clear(); /* there are more digits than Python likes to write */
+        va_start(args, format);
+        vsnprintf(rule, sizeof(rule), format, args);
+        va_end(args);
+        ndpy_raise_text(error, "%s: is %.100s, %s", name, utf8 ? utf8 : "longer than can be said",
+                        rule);
+        Py_XDECREF(text);
         return NULL;
 }

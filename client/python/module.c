@@ -31,39 +31,77 @@ PyObject *ndpy_numpy(const char *name)
         return result;
 }
 
-int ndpy_convert_timeout(PyObject *seconds, void *ret_ms)
+/* Too large an int is as good as infinite. False with an exception. */
+static bool read_seconds(PyObject *seconds, double *ret)
 {
-        int *ms = ret_ms;
-        double s;
+        PyObject *zero;
+        int is_negative;
 
-        if (seconds == Py_None) {
-                *ms = -1;
-                return 1;
-        }
-        s = PyFloat_AsDouble(seconds);
-        if (s == -1.0 && PyErr_Occurred())
+        *ret = PyFloat_AsDouble(seconds);
+        if (*ret != -1.0 || !PyErr_Occurred())
+                return true;
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+                return false;
+        PyErr_Clear();
+        zero = PyLong_FromLong(0);
+        is_negative = zero ? PyObject_RichCompareBool(seconds, zero, Py_LT) : -1;
+        Py_XDECREF(zero);
+        *ret = is_negative ? -(double)INFINITY : (double)INFINITY;
+        return is_negative >= 0;
+}
+
+int ndpy_convert_time(PyObject *seconds, void *time)
+{
+        struct ndpy_time *to = time;
+        double s = (double)INFINITY;
+
+        if (seconds != Py_None && !read_seconds(seconds, &s))
                 return 0;
-        if (!(s >= 0)) { /* NaN neither */
-                PyErr_Format(PyExc_ValueError,
-                             "a time must be at least 0 seconds, or None for no limit, not %R",
-                             seconds);
+        if (to->is_limited && !(s > 0 && s * 1000 <= INT_MAX)) { /* nor NaN */
+                ndpy_raise_value(NDBUS_EINVAL, to->name, seconds,
+                                 "must be more than 0 and at most %d.%03d seconds", INT_MAX / 1000,
+                                 INT_MAX % 1000);
                 return 0;
         }
-        *ms = s * 1000 < INT_MAX ? (int)ceil(s * 1000) : -1;
+        if (!(s >= 0)) {
+                ndpy_raise_value(NDBUS_EINVAL, to->name, seconds,
+                                 "must be at least 0 seconds, or None for no limit");
+                return 0;
+        }
+        to->ms = s * 1000 <= INT_MAX ? (int)ceil(s * 1000) : -1;
         return 1;
 }
 
-int ndpy_convert_count(PyObject *number, void *ret_count)
+int ndpy_convert_timeout(PyObject *seconds, void *ret_ms)
 {
-        unsigned long long count = 0;
+        struct ndpy_time time = {.name = "timeout"};
+
+        if (!ndpy_convert_time(seconds, &time))
+                return 0;
+        *(int *)ret_ms = time.ms;
+        return 1;
+}
+
+int ndpy_convert_count(PyObject *number, void *count)
+{
+        struct ndpy_count *to = count;
         PyObject *index = PyNumber_Index(number);
+        unsigned long long value = 0;
+        bool is_beyond = false;
 
         if (index)
-                count = PyLong_AsUnsignedLongLong(index); /* OverflowError for negative ones */
+                value = PyLong_AsUnsignedLongLong(index);
+        if (index && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+                PyErr_Clear();
+                is_beyond = true; /* negative, or more than 64 bits */
+        }
+        if (!PyErr_Occurred() && (is_beyond || value < to->min || value > to->max))
+                ndpy_raise_value(NDBUS_EINVAL, to->name, index, "must be %llu to %llu",
+                                 (unsigned long long)to->min, (unsigned long long)to->max);
         Py_XDECREF(index);
         if (PyErr_Occurred())
                 return 0;
-        *(uint64_t *)ret_count = count;
+        to->value = value;
         return 1;
 }
 
@@ -116,6 +154,16 @@ PyObject *ndpy_counts(PyTypeObject *type, const uint64_t *counts, size_t n)
         return result;
 }
 
+static PyObject *module_timeout(PyObject *module, PyObject *seconds)
+{
+        int ms;
+
+        (void)module;
+        if (!ndpy_convert_timeout(seconds, &ms))
+                return NULL;
+        return ms < 0 ? Py_NewRef(Py_None) : PyFloat_FromDouble(ms / 1000.0);
+}
+
 static PyObject *module_version(PyObject *module, PyObject *unused)
 {
         unsigned int version = ndbus_version();
@@ -160,6 +208,11 @@ PyDoc_STRVAR(
         "A pickler's persistent_id: None for all, but LookupError for a bytes or bytearray of\n"
         "LARGE or more bytes.");
 
+PyDoc_STRVAR(
+        timeout_doc,
+        "timeout(seconds)\n--\n\n"
+        "As every call takes it: None if there is no limit, else seconds, to the millisecond.");
+
 PyDoc_STRVAR(version_doc, "version()\n--\n\nVersion of the C library, as 'major.minor.patch'.");
 
 static PyMethodDef methods[] = {
@@ -171,6 +224,7 @@ static PyMethodDef methods[] = {
         {"memory", (PyCFunction)(void (*)(void))ndpy_memory, METH_VARARGS, memory_doc},
         {"shaped", (PyCFunction)(void (*)(void))ndpy_shaped, METH_VARARGS, shaped_doc},
         {"has_no_large", ndpy_has_no_large, METH_O, has_no_large_doc},
+        {"timeout", module_timeout, METH_O, timeout_doc},
         {"version", module_version, METH_NOARGS, version_doc},
         {NULL, NULL, 0, NULL},
 };

@@ -46,11 +46,28 @@ PyObject *ndpy_import(const char *module, const char *name);
 /* NumPy's, or NULL without an exception where there is no NumPy. */
 PyObject *ndpy_numpy(const char *name);
 
-/* "O&" converter to an int: seconds to milliseconds, rounded up; None: -1, without limit. */
+/* "O&" converter to an int, of the argument "timeout": seconds to milliseconds, rounded up; None, and what
+ * is too long for an int: -1, without limit. */
 int ndpy_convert_timeout(PyObject *seconds, void *ret_ms);
 
-/* "O&" converter to a uint64_t. */
-int ndpy_convert_count(PyObject *number, void *ret_count);
+/* The same to a struct ndpy_time, of any name. */
+struct ndpy_time {
+        const char *name;
+        int ms;
+        bool is_limited; /* it must be more than 0, and cannot be without limit */
+};
+
+int ndpy_convert_time(PyObject *seconds, void *time);
+
+/* "O&" converter to a struct ndpy_count. */
+struct ndpy_count {
+        const char *name;
+        uint64_t value;
+        uint64_t min;
+        uint64_t max;
+};
+
+int ndpy_convert_count(PyObject *number, void *count);
 
 /* module.name(self, *args, **keywords): methods that are written in Python. */
 PyObject *ndpy_call_python(
@@ -73,6 +90,10 @@ PyObject *ndpy_raise(int error);
 
 /* The same with a text of our own. */
 PyObject *ndpy_raise_text(int error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* An argument, or a part of one, that is refused: "NAME: is VALUE, RULE". Returns NULL. */
+PyObject *ndpy_raise_value(int error, const char *name, PyObject *value, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
 
 /* Is an exception of this error's class set? */
 bool ndpy_error_is_set(int error);

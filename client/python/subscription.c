@@ -9,6 +9,7 @@
  */
 
 #include "client/python/ndpy.h"
+#include "protocol/limit.h"
 
 struct ndpy_subscription {
         PyObject_HEAD struct ndpy_bus *bus;
@@ -38,10 +39,9 @@ static int convert_policy(PyObject *name, void *ret_policy)
                         }
                 }
         }
-        PyErr_Format(PyExc_ValueError,
-                     "policy: must be \"drop-oldest\", \"drop-newest\", \"latest\", \"block\" or "
-                     "\"disconnect\", not %R",
-                     name);
+        ndpy_raise_value(NDBUS_EINVAL, "policy", name,
+                         "must be \"drop-oldest\", \"drop-newest\", \"latest\", \"block\" or "
+                         "\"disconnect\"");
         return 0;
 }
 
@@ -51,6 +51,10 @@ PyObject *ndpy_subscribe(PyObject *bus, PyObject *args, PyObject *keywords)
                                 "window",  "window_bytes", "group", "retained",
                                 "objects", "timeout",      NULL};
         struct ndbus_subscribe_options options = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct ndpy_count depth = {"depth", options.depth, 1, UINT64_MAX};
+        struct ndpy_count bytes = {"bytes", options.bytes, 1, UINT64_MAX};
+        struct ndpy_count window = {"window", options.window, 0, ND_WINDOW_MAX};
+        struct ndpy_count window_bytes = {"window_bytes", options.window_bytes, 0, ND_WINDOW_MAX};
         int retained = options.retained, may_unpickle = 0, r;
         struct ndpy_bus *owner = (struct ndpy_bus *)bus;
         struct ndpy_subscription *self;
@@ -58,17 +62,23 @@ PyObject *ndpy_subscribe(PyObject *bus, PyObject *args, PyObject *keywords)
         PyObject *pattern;
         const char *text;
 
-        if (!PyArg_ParseTupleAndKeywords(args, keywords, "U|$O&O&O&O&O&zpO&O&:subscribe", names,
-                                         &pattern, convert_policy, &options.policy,
-                                         ndpy_convert_count, &options.depth, ndpy_convert_count,
-                                         &options.bytes, ndpy_convert_count, &options.window,
-                                         ndpy_convert_count, &options.window_bytes, &options.group,
-                                         &retained, ndpy_convert_objects, &may_unpickle,
-                                         ndpy_convert_timeout, &options.timeout_ms) ||
+        if (!PyArg_ParseTupleAndKeywords(
+                    args, keywords, "U|$O&O&O&O&O&zpO&O&:subscribe", names, &pattern,
+                    convert_policy, &options.policy, ndpy_convert_count, &depth, ndpy_convert_count,
+                    &bytes, ndpy_convert_count, &window, ndpy_convert_count, &window_bytes,
+                    &options.group, &retained, ndpy_convert_objects, &may_unpickle,
+                    ndpy_convert_timeout, &options.timeout_ms) ||
             !(text = PyUnicode_AsUTF8(pattern)))
                 return NULL;
         if (PyUnicode_FindChar(pattern, 0, 0, PyUnicode_GET_LENGTH(pattern), 1) >= 0)
                 return ndpy_raise_text(NDBUS_ETOPIC, "pattern: has a NUL in it");
+        if (window.value == 0 && options.policy != NDBUS_LATEST)
+                return ndpy_raise_text(NDBUS_EINVAL, "window: is 0, must be 1 to %llu",
+                                       (unsigned long long)window.max);
+        options.depth = depth.value;
+        options.bytes = bytes.value;
+        options.window = window.value;
+        options.window_bytes = window_bytes.value;
         options.retained = (uint8_t)retained;
         options.userdata = may_unpickle ? &ndpy_may_unpickle : NULL;
         self = PyObject_GC_New(struct ndpy_subscription, ndpy_subscription_type);

@@ -303,18 +303,13 @@ static int interface_data(struct ndpy_view *view, PyObject *interface, PyObject 
 
 int ndpy_convert_dim(PyObject *number, const char *name, int64_t *ret)
 {
-        PyObject *index = PyNumber_Index(number), *text;
+        PyObject *index = PyNumber_Index(number);
 
         *ret = index ? PyLong_AsLongLong(index) : -1;
         if (PyErr_Occurred() && index && PyErr_ExceptionMatches(PyExc_OverflowError)) {
                 PyErr_Clear();
-                text = PyObject_Repr(index);
-                if (!text)
-                        PyErr_Clear(); /* there are more digits than Python likes to write */
-                ndpy_raise_text(NDBUS_ESHAPE, "%s: is %.100s, the limit is %lld", name,
-                                text ? PyUnicode_AsUTF8(text) : "longer than can be said",
-                                (long long)INT64_MAX);
-                Py_XDECREF(text);
+                ndpy_raise_value(NDBUS_ESHAPE, name, index, "the limit is %lld",
+                                 (long long)INT64_MAX);
         }
         Py_XDECREF(index);
         return PyErr_Occurred() ? -1 : 0;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Publishing, subscribing, errors, signals, threads and forks."""
 
+import asyncio
 import gc
 import math
 import os
@@ -31,6 +32,34 @@ class WithToken(DaemonTest):
         with self.assertRaises(PermissionError):
             self.connect(self.daemon.tcp)
         self.assertGreater(self.connect(self.daemon.tcp, token=f"lab:{self.path}").ping(), 0)
+
+
+class Ended(DaemonTest):
+    options = "--block-timeout", "100"
+
+    def test_end_is_no_timeout(self):
+        """What is said once is no TimeoutError, after which one would go on."""
+        classes = [value for value in vars(ndbus).values()
+                   if isinstance(value, type) and issubclass(value, ndbus.Error)]
+        self.assertEqual({c for c in classes if issubclass(c, TimeoutError)},
+                         {ndbus.TimedOutError, ndbus.WouldBlockError})
+        for policy, error in [("block", ndbus.SlowError), ("disconnect", ndbus.QueueOverflowError)]:
+            bus, other = self.connect(), self.connect()
+            sub = bus.subscribe(policy, policy=policy, depth=1, window=1)
+            try:
+                while other.subscribers(policy) > 0:
+                    other.publish(policy, bytes(1 << 16), timeout=0)
+            except ndbus.WouldBlockError:  # the topic is paused until the subscription has ended
+                other.publish(policy, b"x", timeout=DEADLINE)
+            with self.subTest(policy), self.assertRaises(error) as caught:
+                while True:
+                    try:
+                        sub.receive(DEADLINE)
+                    except TimeoutError:
+                        continue
+            self.assertIsInstance(caught.exception, BufferError)
+            with self.subTest(policy), self.assertRaises(ndbus.EndedError):
+                sub.receive(0)
 
 
 class Basics(DaemonTest):
@@ -185,11 +214,6 @@ class Basics(DaemonTest):
             (lambda: bus.publish("a\0b", b""), ValueError, ValueError),
             (lambda: bus.subscribe("a/\0"), ndbus.TopicError, ValueError),
             (lambda: bus.publish("$x", b""), ndbus.Error, Exception),
-            (lambda: bus.subscribe("x", policy="lossy"), ValueError, ValueError),
-            (lambda: bus.subscribe("x", objects="yes"), ValueError, ValueError),
-            (lambda: bus.subscribe("x", depth=-1), OverflowError, ArithmeticError),
-            (lambda: bus.receive(-1), ValueError, ValueError),
-            (lambda: bus.receive(math.nan), ValueError, ValueError),
             (lambda: bus.receive("1"), TypeError, TypeError),
             (lambda: ndbus.connect("http://x"), ndbus.InvalidError, ValueError),
             (lambda: ndbus.connect("unix:/nowhere/s"), ndbus.NotConnectedError, ConnectionError),
@@ -204,6 +228,67 @@ class Basics(DaemonTest):
         self.assertEqual(len({c.code for c in classes}), len(classes))
         self.assertEqual(ndbus.TimedOutError.name, "NDBUS_ETIMEDOUT")
         self.assertTrue(all(c.__doc__ and c.__module__ == "ndbus" for c in classes))
+
+    def test_arguments(self):
+        """One that is refused is named, with its value and the limit."""
+        bus = self.connect()
+        message = self.connect_answerable(bus)
+        most, window = 2**64 - 1, 2**62 - 1
+        for name, values, calls, rule in [
+            ("depth", [-1, 0, 2**64], [bus.subscribe], f"must be 1 to {most}"),
+            ("bytes", [-1, 0, 2**64], [bus.subscribe], f"must be 1 to {most}"),
+            ("window", [0], [bus.subscribe], f"must be 1 to {window}"),
+            ("window", [-1, 2**62], [bus.subscribe], f"must be 0 to {window}"),
+            ("window_bytes", [-1, 2**62, 2**64], [bus.subscribe], f"must be 0 to {window}"),
+            ("policy", ["lossy", 1], [bus.subscribe], "must be \"drop-oldest\", "),
+            ("objects", ["yes", 1], [bus.subscribe, lambda t, **o: bus.request(t, b"", **o)],
+             "must be None or \"pickle\""),
+            ("n", [-1, 2**32], [bus.wait_subscribers], f"must be 0 to {2**32 - 1}"),
+            ("offline_messages", [-1, 2**32], [self.open], f"must be 0 to {2**32 - 1}"),
+            ("offline_bytes", [-1, 2**64], [self.open], f"must be 0 to {most}"),
+            ("shm_max", [-1, 2**64], [self.open], f"must be 0 to {most}"),
+            ("connect_timeout", [None, -1, 0, math.nan, math.inf, 2147483.648, 10**400], [self.open],
+             "must be more than 0 and at most 2147483.647 seconds"),
+            ("stall", [None, 0, math.nan, math.inf], [self.open], "must be more than 0 and"),
+            ("ping_timeout", [None, 0, math.nan, -(10**400)], [self.open], "must be more than 0 and"),
+            ("ping", [-1, math.nan, -math.inf, -(10**400)], [self.open], "must be at least 0 seconds"),
+            ("timeout", [-1, -0.1, math.nan, -math.inf, -(10**400), -(10**5000)], [
+                lambda t, **o: bus.receive(**o), bus.subscribers, bus.wait_subscribers, bus.subscribe,
+                lambda t, **o: bus.flush(**o), lambda t, **o: bus.ping(**o),
+                lambda t, **o: bus.stats(**o), lambda t, **o: bus.close(**o),
+                bus.publish, lambda t, **o: bus.publish_object(t, 1, **o),
+                lambda t, **o: bus.request(t, b"", **o), lambda t, **o: bus.loan(t, 3, **o),
+                lambda t, **o: message.reply(b"", **o),
+                lambda t, **o: asyncio.run(bus.publish_async(t, **o)),
+            ], "must be at least 0 seconds, or None for no limit"),
+        ]:
+            for value in values:
+                for call in calls:
+                    text = "longer than can be said" if value == -(10**5000) else repr(value)[:100]
+                    with self.subTest(name, value=text, call=call), \
+                            self.assertRaises(ndbus.InvalidError) as caught:
+                        call("x", **{name: value})
+                    self.assertIn(f"{name}: is {text}", str(caught.exception))
+                    self.assertIn(rule, str(caught.exception))
+        for name in ["depth", "window", "window_bytes"]:
+            with self.subTest(name), self.assertRaises(TypeError):
+                bus.subscribe("x", **{name: 1.5})
+        # the limits themselves, and what has none
+        bus.subscribe("x", depth=most, bytes=most, window=window, window_bytes=window)
+        bus.subscribe("x", policy="latest", window=0, timeout=math.inf)
+        self.open("x", connect_timeout=2147483.647, stall=1e-9, ping=None, offline_messages=2**32 - 1)
+        bus.publish("x", b"", timeout=10**400)
+        self.assertEqual(bus.receive(10**400).topic, "x")
+        asyncio.run(bus.publish_async("x", b"", timeout=10**400))
+
+    def open(self, _, **options):
+        ndbus.connect(self.daemon.unix, **options).close()
+
+    def connect_answerable(self, bus):
+        """A message that awaits an answer."""
+        sub = bus.subscribe("answerable")
+        bus.publish("answerable", b"", reply=f"$reply/{bus.source}/1")
+        return sub.receive(DEADLINE)
 
     def test_lost_connection(self):
         self.daemon.stop()

@@ -24,7 +24,8 @@ exports DLPack and the buffer protocol and does not need NumPy:
 Without a daemon, dumps() and loads(), dump() and load() make self-describing bytes and files of arrays.
 
 Everything that ndbus raises about messages and connections is an ndbus.Error, and also the built-in
-exception that fits: TimeoutError, ConnectionError, TypeError, ValueError, BufferError ...
+exception that fits: TimeoutError, ConnectionError, TypeError, ValueError, BufferError ... A TimeoutError is
+a wait that has run out, and never the end of a subscription.
 
 See help(ndbus.Bus), help(ndbus.Subscription), help(ndbus.Message).
 """

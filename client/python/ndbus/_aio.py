@@ -87,6 +87,7 @@ def _waiters(bus):
 
 
 async def _wait(bus, attempt, timeout):
+    timeout = _ndbus.timeout(timeout)
     try:
         return attempt()
     except (_ndbus.TimedOutError, _ndbus.WouldBlockError):
