@@ -505,6 +505,23 @@ static int is_wanted(struct ndbus *bus, const char *topic, int timeout_ms)
         return w->n_subscribers > 0;
 }
 
+/* With the connection that there is. */
+static int publish_now(struct ndbus *bus,
+                       struct nd_outgoing *out,
+                       const struct nd_encoded *encoded,
+                       const char *topic,
+                       const struct ndbus_publish_options *o,
+                       struct ndbus_loan *loan)
+{
+        int r = 1;
+
+        if (!nd_bus_is_ready(bus))
+                return nd_connection_fail_down(bus);
+        if (o->if_wanted)
+                r = is_wanted(bus, topic, o->timeout_ms);
+        return r <= 0 ? r : publish_online(bus, out, encoded, topic, o, loan);
+}
+
 static int publish(struct ndbus *bus,
                    const struct nd_encode_input *input,
                    const struct ndbus_publish_options *o,
@@ -512,8 +529,9 @@ static int publish(struct ndbus *bus,
 {
         const struct nd_encoded *encoded;
         struct nd_fault fault;
-        struct nd_outgoing out;
+        struct nd_outgoing out, attempt;
         struct nd_body body;
+        bool may_keep;
         int r;
 
         r = options_check(o);
@@ -535,17 +553,15 @@ static int publish(struct ndbus *bus,
 
         if (!nd_bus_is_ready(bus))
                 nd_bus_move(bus);
-        if (bus->options.offline_messages > 0 && !bus->calls.now &&
-            (!nd_bus_is_ready(bus) || bus->offline.n > 0))
+        may_keep = bus->options.offline_messages > 0 && !bus->calls.now;
+        if (may_keep && (!nd_bus_is_ready(bus) || bus->offline.n > 0))
                 return nd_offline_publish(bus, &out, encoded->ndim_max, o->timeout_ms);
-        if (!nd_bus_is_ready(bus))
-                return nd_connection_fail_down(bus);
-        if (o->if_wanted) {
-                r = is_wanted(bus, input->topic, o->timeout_ms);
-                if (r <= 0)
-                        return r;
-        }
-        return publish_online(bus, &out, encoded, input->topic, o, loan);
+        attempt = out;
+        r = publish_now(bus, &attempt, encoded, input->topic, o, loan);
+        /* the one by which the loss is found out; it was not published */
+        if (r == NDBUS_ENOTCONN && may_keep)
+                r = nd_offline_publish(bus, &out, encoded->ndim_max, o->timeout_ms);
+        return r;
 }
 
 ND_PUBLIC int ndbus_publish(struct ndbus *bus,

@@ -575,7 +575,7 @@ PyDoc_STRVAR(
         "ping, ping_timeout: a wait asks the daemon whether it lives after so long without a\n"
         "  byte from it, and takes it for dead when it has not answered for so long.\n"
         "offline_messages, offline_bytes: how much of what is published without a connection is\n"
-        "  kept until there is one; otherwise publishing then fails.\n"
+        "  kept until there is one, also what finds it lost; otherwise publishing then fails.\n"
         "shm_max: bytes of shared memory to publish in; 0: as many as the daemon allows.\n"
         "no_shm: everything goes by the socket, both ways.\n"
         "token: \"NAME:FILE\", the secret that is proved to daemons on TCP; None: $NDBUS_TOKEN.\n\n"

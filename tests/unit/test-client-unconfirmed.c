@@ -62,6 +62,65 @@ Test(client_unconfirmed, what_could_not_be_sent_is_not_unconfirmed_too)
         }
 }
 
+/* What a flush has told, closing does not tell again, but counts. */
+Test(client_unconfirmed, what_is_lost_is_told_once_and_counted)
+{
+        static uint8_t bytes[1000];
+        int64_t shape = sizeof(bytes);
+        const struct ndbus_array array = {.data = bytes, .ndim = 1, .shape = &shape};
+
+        for (int i = 0; i < 2; ++i) {
+                struct leave leave = {.says_goodbye = false};
+                struct fake_peer *peer;
+                struct ndbus *bus;
+                size_t n_unconfirmed = 99;
+                char byte;
+
+                cr_assert_eq(pipe(leave.go), 0);
+                peer = fake_peer_start(leave_script, &leave);
+                bus = client_test_open(peer);
+                cr_assert_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
+                cr_assert_eq(read(leave.go[0], &byte, 1), 1);
+                if (i == 1)
+                        cr_expect_eq(ndbus_flush(bus, -1), NDBUS_ENOTCONN);
+                cr_expect_eq(ndbus_close(bus, 0, &n_unconfirmed), i == 1 ? 0 : NDBUS_ENOTCONN);
+                cr_expect_eq(n_unconfirmed, 1, "%zu", n_unconfirmed);
+                fake_peer_end(peer);
+                close(leave.go[0]);
+                close(leave.go[1]);
+        }
+}
+
+/* Whoever asked for it has the message kept by which the loss is found out. */
+Test(client_unconfirmed, what_finds_the_connection_lost_is_kept)
+{
+        static uint8_t bytes[100000];
+        const int64_t shapes[] = {1000, sizeof(bytes)};
+
+        for (size_t i = 0; i < nd_array_size(shapes); ++i) {
+                const struct ndbus_array array = {.data = bytes, .ndim = 1, .shape = &shapes[i]};
+                struct ndbus_options options = NDBUS_OPTIONS_INIT;
+                struct leave leave = {.says_goodbye = false};
+                struct fake_peer *peer;
+                struct ndbus *bus = NULL;
+                size_t n_unconfirmed = 99;
+                char byte;
+
+                cr_assert_eq(pipe(leave.go), 0);
+                peer = fake_peer_start(leave_script, &leave);
+                options.offline_messages = 1;
+                cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
+                cr_assert_eq(ndbus_publish(bus, "x", NULL, 0, NULL), 0, "%s", ndbus_detail());
+                cr_assert_eq(read(leave.go[0], &byte, 1), 1);
+                cr_expect_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
+                ndbus_close(bus, 0, &n_unconfirmed);
+                cr_expect_eq(n_unconfirmed, 2, "%zu", n_unconfirmed);
+                fake_peer_end(peer);
+                close(leave.go[0]);
+                close(leave.go[1]);
+        }
+}
+
 struct wait_for_room {
         int go[2];
         bool has_told;

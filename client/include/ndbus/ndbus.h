@@ -82,9 +82,10 @@ struct ndbus_options {
                                         without a byte from it; default 5000; 0: never */
         int ping_timeout_ms;    /**< and takes it for dead when it has not answered for this
                                         long; default 10000 */
-        uint32_t offline_messages; /**< publishes kept while there is no connection; default 0: they
-                                        fail with NDBUS_ENOTCONN */
-        uint64_t offline_bytes;    /**< of which at most so many bytes; default 64 MiB */
+        uint32_t
+                offline_messages; /**< publishes kept while there is no connection, the one that finds
+                                        it lost too; default 0: they fail with NDBUS_ENOTCONN */
+        uint64_t offline_bytes;   /**< of which at most so many bytes; default 64 MiB */
         int (*interrupted)(void *userdata); /**< asked when a wait gets EINTR, and every
                                                  half second of it: nonzero ends it with
                                                  NDBUS_EINTERRUPTED; NULL: waits go on.
@@ -141,7 +142,8 @@ int ndbus_open(struct ndbus **ret_bus, const char *url, const struct ndbus_optio
  * The bus and its subscriptions are gone whatever is returned, unless that is NDBUS_EINVAL: it is NULL, or
  * this is called by options.interrupted. Messages stay valid.
  *
- * Return: 0 if everything was routed; else as ndbus_flush(). In a forked child 0.
+ * Return: as ndbus_flush(), about all that no flush has told before: 0 if everything was routed, and also if
+ *         what was not was told, which @ret_unconfirmed still counts. In a forked child 0.
  */
 int ndbus_close(struct ndbus *bus, int timeout_ms, size_t *ret_unconfirmed);
 
