@@ -93,7 +93,7 @@ int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t ref
         struct nd_connection *connection = calloc(1, sizeof(*connection));
 
         if (!connection) {
-                close(fd);
+                nd_closer_close_socket(&server->closer, fd);
                 return -ENOMEM;
         }
         connection->server = server;
@@ -115,7 +115,7 @@ int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t ref
         connection_describe(connection);
 
         if (uv_poll_init(&server->loop, &connection->poll, fd) < 0) {
-                close(fd);
+                nd_closer_close_socket(&server->closer, fd);
                 free(connection);
                 return -ENOMEM;
         }
@@ -606,6 +606,7 @@ static size_t connection_receive(struct nd_connection *connection,
         struct msghdr message = {.msg_iov = iov, .msg_iovlen = n_iov};
         ssize_t n;
 
+        *ret_r = 0;
         if (!connection->is_tcp) {
                 message.msg_control = &room;
                 message.msg_controllen = sizeof(room);
@@ -623,6 +624,15 @@ static size_t connection_receive(struct nd_connection *connection,
         *ret_r = nd_descriptors_add(&connection->descriptors, &server->closer, &message,
                                     connection->features & ND_FEATURE_SHM, fault);
         return (size_t)n;
+}
+
+/* Descriptors come next, and the closer is full. Not even to be thrown away may they be read: the kernel
+ * would close them here. */
+static bool
+connection_is_unreadable(const struct nd_connection *connection, struct iovec *iov, size_t n_iov)
+{
+        return !connection->is_tcp && nd_closer_is_full(&connection->server->closer) &&
+               nd_descriptors_are_next(connection->fd, iov, n_iov);
 }
 
 static bool connection_has_bytes(const struct nd_connection *connection)
@@ -644,6 +654,10 @@ static void connection_read_over(struct nd_connection *connection)
         struct iovec iov = {connection->server->scratch, ND_SCRATCH_BYTES};
         int r;
 
+        if (connection_is_unreadable(connection, &iov, 1)) {
+                nd_connection_mark_closing(connection);
+                return;
+        }
         (void)connection_receive(connection, &iov, 1, &r, NULL);
         nd_descriptors_deinit(&connection->descriptors, &connection->server->closer);
 }
@@ -658,6 +672,7 @@ static bool connection_read(struct nd_connection *connection)
         size_t n_body;
         size_t n_read;
         size_t n_asked;
+        size_t n_wanted;
         struct nd_fault fault;
         int r;
 
@@ -669,13 +684,22 @@ static bool connection_read(struct nd_connection *connection)
                 return false;
         n_body = connection_aim(connection, iov, nd_array_size(iov), &n_iov, &buffer);
         n_asked = n_body == 0 ? iov[0].iov_len : SIZE_MAX;
-        n_read = connection_receive(connection, iov, n_iov, &r, &fault);
-        if (n_read == 0)
-                return false;
-        if (r < 0) {
+        if (connection_is_unreadable(connection, iov, n_iov)) {
+                (void)nd_server_refuse_descriptors(connection->server, &fault);
                 nd_connection_fail(connection, &fault, 0, 0);
                 return false;
         }
+        n_read = connection_receive(connection, iov, n_iov, &r, &fault);
+        if (r < 0) {
+                /* the answer to hello goes first */
+                if (connection->state == ND_CONNECTION_HELLO && n_read > 0)
+                        (void)connection_take_hello(connection, buffer,
+                                                    connection->n_stash + n_read, &n_wanted);
+                nd_connection_fail(connection, &fault, 0, 0);
+                return false;
+        }
+        if (n_read == 0)
+                return false;
 
         if (n_body > 0) {
                 size_t n_placed = nd_min_u64(n_body, n_read);

@@ -44,6 +44,15 @@ static int descriptors_check(const struct nd_descriptors *descriptors,
         return 0;
 }
 
+/* The kernel says that it has no room for them, and keeps them. */
+bool nd_descriptors_are_next(int fd, struct iovec *iov, size_t n_iov)
+{
+        struct msghdr message = {.msg_iov = iov, .msg_iovlen = n_iov};
+
+        return recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT) > 0 &&
+               (message.msg_flags & MSG_CTRUNC);
+}
+
 int nd_descriptors_add(struct nd_descriptors *descriptors,
                        struct nd_closer *closer,
                        const struct msghdr *message,

@@ -28,6 +28,9 @@ union nd_descriptors_room {
 /* The way out for those that nobody takes. */
 struct nd_closer;
 
+/* Will descriptors come when so many bytes are read? The bytes are put where they would be, and not taken. */
+bool nd_descriptors_are_next(int fd, struct iovec *iov, size_t n_iov);
+
 /**
  * nd_descriptors_add() - those that came with @message
  * @closer:     where they go if they are refused

@@ -353,7 +353,7 @@ static void listener_refuse(struct nd_listener *listener)
                 ++server->counters.clients_refused;
         }
         if (fd >= 0)
-                close(fd);
+                nd_closer_close_socket(&server->closer, fd);
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
@@ -361,6 +361,8 @@ static bool listener_has_room(const struct nd_listener *listener)
 {
         const struct nd_server *server = listener->server;
 
+        if (nd_closer_is_full(&server->closer))
+                return false;
         return listener->purpose == ND_LISTENER_METRICS ? nd_metrics_has_room(&server->metrics)
                                                         : server->n_refused < ND_REFUSED_MAX;
 }
@@ -400,7 +402,12 @@ static void listener_on_client(uv_poll_t *poll, int status, int events)
                 }
                 listener_take(listener, fd);
         }
-        /* who waits in the backlog is not asked about again and again: closing one wakes us */
+        /* who waits in the backlog is not asked about again and again: closing one wakes us, or the
+         * tick when it was the closer */
+        if (nd_closer_is_full(&server->closer)) {
+                server->awaits_closer = true;
+                nd_server_say_closer_full(server);
+        }
         if (!listener_has_room(listener))
                 nd_server_pause_listeners(server, listener->purpose, true);
         nd_server_settle(server);
@@ -426,7 +433,10 @@ static void listener_on_closed(uv_handle_t *handle)
         struct nd_listener *listener =
                 nd_container_of((uv_poll_t *)handle, struct nd_listener, poll);
 
-        close(listener->fd);
+        if (listener->is_owned) /* who was not accepted may have sent descriptors */
+                nd_closer_close_socket(&listener->server->closer, listener->fd);
+        else
+                close(listener->fd);
         if (listener->lock_fd >= 0)
                 close(listener->lock_fd);
         free(listener);

@@ -209,6 +209,11 @@ static ssize_t metrics_receive(struct metrics_scrape *scrape, char *out, size_t 
         struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
         ssize_t n;
 
+        if (!scrape->is_tcp && nd_closer_is_full(&server->closer) &&
+            nd_descriptors_are_next(scrape->fd, &iov, 1)) {
+                (void)nd_server_refuse_descriptors(server, NULL);
+                return -1;
+        }
         if (!scrape->is_tcp) {
                 message.msg_control = &room;
                 message.msg_controllen = sizeof(room);
@@ -300,7 +305,7 @@ int nd_metrics_accept(struct nd_server *server, int fd, bool is_tcp)
 
         if (!scrape || uv_poll_init(&server->loop, &scrape->poll, fd) < 0) {
                 free(scrape);
-                close(fd);
+                nd_closer_close_socket(&server->closer, fd);
                 return -ENOMEM;
         }
         uv_timer_init(&server->loop, &scrape->deadline);

@@ -33,6 +33,7 @@
 #define SERVER_SHM_LOG_NS     (UINT64_C(60) * 1000000000)
 #define SERVER_ASIDE_PART     16u /* of the memory: for first windows of clients to come */
 #define SERVER_SHARES_PART    4u  /* of all descriptors: for segments, and those to be closed */
+#define SERVER_CLOSERS        8u  /* threads for what peers sent, which may all hang */
 
 /* ---------------------------------------------------------------------------------------- memory */
 
@@ -239,6 +240,38 @@ void nd_server_pause_listeners(struct nd_server *server,
         }
 }
 
+void nd_server_say_closer_full(struct nd_server *server)
+{
+        nd_log_limited(
+                &server->closer_log, server->now_ns, ND_LOG_ERROR,
+                "descriptors that peers sent do not close pending=%zu limit=%zu: no more are "
+                "taken, and new connections wait",
+                nd_closer_pending_received(&server->closer), server->closer.n_received_max);
+}
+
+int nd_server_refuse_descriptors(struct nd_server *server, struct nd_fault *fault)
+{
+        size_t n = nd_closer_pending_received(&server->closer);
+
+        ++server->counters.fds_refused;
+        nd_server_say_closer_full(server);
+        return nd_fault_set_numbers(
+                fault, NDBUS_EFDS, "fd", n + 1, server->closer.n_received_max,
+                "would be one more than the %zu descriptors that are still being "
+                "closed, the limit is %zu",
+                n, server->closer.n_received_max);
+}
+
+/* Those who wait in the backlog may come. */
+static void server_resume_listeners(struct nd_server *server)
+{
+        if (!server->awaits_closer || nd_closer_is_full(&server->closer))
+                return;
+        server->awaits_closer = false;
+        nd_server_pause_listeners(server, ND_LISTENER_BUS, false);
+        nd_server_pause_listeners(server, ND_LISTENER_METRICS, false);
+}
+
 static void server_close_marked(struct nd_server *server)
 {
         bool was_full = server->n_refused >= ND_REFUSED_MAX;
@@ -344,6 +377,7 @@ static void server_on_tick(uv_timer_t *timer)
         nd_accounts_sweep(&server->accounts, server->now_ns);
         (void)nd_own_trim(server, ND_OWN_IDLE_NS);
         nd_notify_again(&server->notifier);
+        server_resume_listeners(server);
         nd_server_settle(server);
 }
 
@@ -513,12 +547,12 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->rescues);
         nd_own_init(server);
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
-        server->closer.n_pending_max = server->shares_max;
         server->protocol_log.n_more = SERVER_PROTOCOL_LINES - 1;
         server->trouble_log.n_more = SERVER_TROUBLE_LINES - 1;
         server->segment_log.period_ns = SERVER_SHM_LOG_NS;
         server->fallback_log.period_ns = SERVER_SHM_LOG_NS;
         server->own_log.period_ns = SERVER_SHM_LOG_NS;
+        server->closer_log.period_ns = SERVER_SHM_LOG_NS;
         server->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
         server->now_ns = uv_hrtime();
         server->started_ns = server->now_ns;
@@ -533,6 +567,8 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_accounts_init(&server->accounts, &server->counters);
         if (r == 0)
                 r = nd_router_init(&server->router);
+        if (r == 0)
+                r = nd_closer_init(&server->closer, server->shares_max, SERVER_CLOSERS);
         if (r == 0)
                 r = uv_loop_init(&server->loop);
         if (r < 0) {
@@ -655,6 +691,7 @@ void nd_server_deinit(struct nd_server *server)
         nd_store_deinit(&server->store);
         nd_assert(server->store.memory.used_bytes == 0);
         nd_options_deinit(&server->options);
+        nd_closer_deinit(&server->closer);
         if (server->reserve_fd >= 0)
                 close(server->reserve_fd);
 }

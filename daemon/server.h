@@ -58,6 +58,7 @@ struct nd_server {
         uint64_t shares_bytes;
         struct nd_list rescues; /* nd_rescue.in_server */
         struct nd_closer closer;
+        bool awaits_closer; /* listeners are paused until it has room */
         struct nd_own own;
         uint64_t retained_bytes;
         uint64_t n_windows;   /* publishing windows, one a client that was welcomed */
@@ -75,6 +76,7 @@ struct nd_server {
         struct nd_log_limit limit_log;
         struct nd_log_limit trouble_log;
         struct nd_log_limit own_log;
+        struct nd_log_limit closer_log;
         uint8_t scratch[ND_SCRATCH_BYTES +
                         ND_PRELUDE_BYTES]; /* what sockets deliver, for one call */
 };
@@ -128,6 +130,12 @@ void nd_server_subscriptions_changed(struct nd_server *server, const char *patte
 void nd_server_pause_listeners(struct nd_server *server,
                                enum nd_listener_purpose purpose,
                                bool is_paused);
+
+/* The closer is full: logs that. */
+void nd_server_say_closer_full(struct nd_server *server);
+
+/* Descriptors come, and the closer is full: counts and logs that. Return: NDBUS_EFDS */
+int nd_server_refuse_descriptors(struct nd_server *server, struct nd_fault *fault);
 
 /* There are segments to be rescued from: work on it whenever the loop comes round. */
 void nd_server_watch_rescues(struct nd_server *server);

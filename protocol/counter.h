@@ -14,6 +14,8 @@
         XX(clients_accepted, "connections accepted")                                               \
         XX(clients_refused, "connections answered SERVER_FULL: raise --clients-max")               \
         XX(accept_errors, "accept failed: look for the file descriptor limit")                     \
+        XX(fds_refused,                                                                            \
+           "connections closed because descriptors of others do not close: see the log")           \
         XX(hello_errors, "connections closed because they did not speak ndbus")                    \
         XX(handshake_timeouts, "connections closed because the handshake took too long")           \
         XX(protocol_errors, "connections closed for breaking the protocol")                        \

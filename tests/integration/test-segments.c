@@ -7,13 +7,13 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "tests/support/bystanders.h"
+#include "tests/support/lingering.h"
 #include "tests/support/raw-shm.h"
 
 #define BYTES (UINT64_C(1) << 20)
@@ -140,32 +140,6 @@ Test(segments, that_are_none_are_refused_and_the_connection_goes_on)
         world_deinit(&w);
 }
 
-/* Both ends of a TCP connection, of which the second does not read and the first has sent all that
- * it could: its last close waits for a minute. */
-static void make_lingering(int ret_fds[static 2])
-{
-        static const struct linger linger = {.l_onoff = 1, .l_linger = 60};
-        static const char bytes[65536];
-        struct sockaddr_in address = {
-                .sin_family = AF_INET,
-                .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
-        };
-        socklen_t n = sizeof(address);
-        int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-        cr_assert_eq(bind(listener, (struct sockaddr *)&address, n), 0);
-        cr_assert_eq(listen(listener, 1), 0);
-        cr_assert_eq(getsockname(listener, (struct sockaddr *)&address, &n), 0);
-        ret_fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        cr_assert_eq(connect(ret_fds[0], (struct sockaddr *)&address, n), 0);
-        ret_fds[1] = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        cr_assert_geq(ret_fds[1], 0);
-        close(listener);
-        cr_assert_eq(setsockopt(ret_fds[0], SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
-        while (send(ret_fds[0], bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
-                ;
-}
-
 Test(segments, that_linger_do_not_stop_the_daemon)
 {
         struct nd_raw *refused, *plain;
@@ -176,7 +150,7 @@ Test(segments, that_linger_do_not_stop_the_daemon)
         refused = nd_raw_open_shm(w.h);
         plain = nd_raw_open(w.h, false);
         for (size_t i = 0; i < 2; ++i)
-                make_lingering(fds[i]);
+                nd_lingering_make(fds[i]);
 
         /* the daemon has the last descriptor of each when it reads */
         nd_harness_signal(w.h, SIGSTOP);
@@ -215,6 +189,92 @@ send_prelude_fds(struct nd_raw *raw, const struct nd_prelude *prelude, const int
 
         nd_prelude_pack(prelude, bytes);
         nd_raw_send_fds(raw, bytes, sizeof(bytes), fds, n_fds);
+}
+
+#define N_HANGING 32u /* a quarter of the descriptors */
+
+/* Descriptors that hang when they are closed come until no more are taken. Others go on, newcomers wait,
+ * and all is as before when they hang no more; or the daemon ends in the midst of it. */
+static void hang(bool is_released)
+{
+        const struct nd_harness_rlimit limit = {RLIMIT_NOFILE, {4 * N_HANGING, 4 * N_HANGING}};
+        const struct nd_harness_options options = {.rlimits = &limit, .n_rlimits = 1};
+        const struct nd_prelude ping = {.kind = ND_KIND_PING, .sequence = 99};
+        uint8_t bytes[ND_PRELUDE_BYTES];
+        struct nd_raw *raw, *late, *old;
+        struct nd_error_header error;
+        int peers[N_HANGING + 1], status;
+        struct nd_segment good;
+        struct world w;
+        char *log;
+
+        world_init(&w, &options);
+        old = nd_raw_open_shm(w.h);
+        late = nd_raw_open_shm(w.h);
+        good = nd_raw_segment(BYTES);
+        nd_prelude_pack(&ping, bytes);
+        for (size_t i = 0; i <= N_HANGING; ++i) {
+                int fd;
+
+                peers[i] = nd_lingering_make_nested(&fd);
+                raw = i < N_HANGING ? nd_raw_open_shm(w.h) : late;
+                /* the daemon has the last one, and keeps it until the packet is whole */
+                nd_raw_send_fds(raw, bytes, 1, &fd, 1);
+                close(fd);
+                nd_raw_send(raw, bytes + 1, sizeof(bytes) - 1);
+                if (i < N_HANGING)
+                        nd_raw_expect(raw, ND_KIND_PONG);
+                error = nd_raw_expect_error(raw, NDBUS_EFDS, true);
+                if (i == N_HANGING) {
+                        cr_assert_eq(error.value, N_HANGING + 1);
+                        cr_assert_eq(error.limit, N_HANGING);
+                }
+                nd_raw_expect_closed(raw);
+                nd_raw_close(raw);
+                nd_bystanders_check(&w.bystanders);
+        }
+        cr_assert_eq(nd_raw_stat(old, "counters", "fds_refused"), 1);
+        nd_raw_flush(old);
+
+        raw = nd_raw_open_bare(w.h, false); /* it is not accepted */
+        nd_raw_flush(old);
+        cr_assert_eq(nd_raw_stat(old, "counters", "clients_accepted"), 2 + 2 + N_HANGING);
+        log = nd_harness_log(w.h);
+        cr_assert_not_null(strstr(log, "do not close pending=32 limit=32"), "%s", log);
+        free(log);
+        nd_raw_close(raw);
+
+        if (is_released) {
+                for (size_t i = 0; i < nd_array_size(peers); ++i)
+                        close(peers[i]);
+                raw = nd_raw_open_shm(w.h);
+                nd_raw_announce(raw, 1, &good);
+                nd_raw_close(raw);
+                nd_raw_announce(old, 1, &good);
+        }
+        nd_raw_close(old);
+        nd_segment_close(&good);
+        if (is_released) {
+                world_deinit(&w);
+                return;
+        }
+        nd_bystanders_deinit(&w.bystanders);
+        nd_harness_signal(w.h, SIGTERM);
+        cr_assert(nd_harness_wait_exit(w.h, nd_harness_deadline_ms(20000), &status));
+        cr_assert_eq(status, 0);
+        for (size_t i = 0; i < nd_array_size(peers); ++i)
+                close(peers[i]);
+        nd_harness_stop(w.h);
+}
+
+Test(segments, that_hang_in_their_closing_stop_nobody)
+{
+        hang(true);
+}
+
+Test(segments, that_hang_in_their_closing_do_not_keep_the_daemon)
+{
+        hang(false);
 }
 
 Test(segments, whose_descriptors_are_not_announced_end_the_connection)

@@ -103,6 +103,7 @@ Test(hostile, descriptors)
 {
         struct nd_harness *h = nd_harness_start(&(struct nd_harness_options){.no_tcp = true});
         const struct nd_hello hello = {ND_VERSION, ND_VERSION};
+        struct nd_hello_reply reply;
         struct nd_bystanders b;
         size_t n_fds;
 
@@ -121,6 +122,15 @@ Test(hostile, descriptors)
                 raw = nd_raw_open_bare(h, false);
                 nd_hello_pack(&hello, bytes);
                 send_fds(raw, bytes, ND_HELLO_BYTES, n);
+                cr_assert_eq(recv(raw->fd, bytes, ND_HELLO_BYTES, MSG_WAITALL), ND_HELLO_BYTES);
+                cr_assert_eq(nd_hello_reply_unpack(bytes, ND_HELLO_BYTES, &reply), 0);
+                cr_assert_eq(reply.version, ND_VERSION);
+                nd_raw_expect_error(raw, NDBUS_EFDS, true);
+                nd_raw_expect_closed(raw);
+                nd_raw_close(raw);
+
+                raw = nd_raw_open_bare(h, false);
+                send_fds(raw, bytes, 1, n);
                 nd_raw_expect_closed(raw); /* nothing is said before the answer to hello */
                 nd_raw_close(raw);
 
