@@ -265,6 +265,21 @@ dispatch_goodbye(struct ndbus *bus, const struct nd_packet *packet, struct nd_fa
         return 0;
 }
 
+static int
+dispatch_segment_gone(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault)
+{
+        switch (p->sequence) {
+        case 0:
+                return nd_hold_segment_gone(bus, p, fault);
+        case 1:
+                return nd_supply_hear_retired(bus, p, fault);
+        default:
+                return nd_fault_set_numbers(fault, NDBUS_EPROTOCOL, "sequence", p->sequence, 1,
+                                            "is %llu, must be 0 or 1",
+                                            (unsigned long long)p->sequence);
+        }
+}
+
 int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fault *fault)
 {
         uint8_t kind = packet->prelude.kind;
@@ -302,7 +317,7 @@ int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
                         return nd_hold_segment(bus, &packet->prelude, fault);
                 return nd_supply_hear_answer(bus, &packet->prelude, fault);
         case ND_KIND_SEGMENT_GONE:
-                return nd_hold_segment_gone(bus, &packet->prelude, fault);
+                return dispatch_segment_gone(bus, &packet->prelude, fault);
         case ND_KIND_RELEASE:
                 return nd_supply_hear_release(bus, packet, fault);
         case ND_KIND_GOODBYE:

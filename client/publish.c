@@ -393,10 +393,12 @@ choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_byt
 
         if (bus->credit.block_bytes > 0)
                 credit_read_blocks(bus, loan);
-        if (loan)
+        if (loan) {
+                nd_supply_hear(bus);
                 block = loan->block;
-        else if (body_bytes >= ND_SHM_COPY_BYTES_MIN)
+        } else if (body_bytes >= ND_SHM_COPY_BYTES_MIN) {
                 nd_supply_take(bus, body_bytes, &block);
+        }
         if (timeout_ms < 0 || timeout_ms > ANSWER_MS_MAX)
                 timeout_ms = ANSWER_MS_MAX;
         if (block.segment && !nd_supply_wait_open(bus, &block, nd_deadline_in_ms(timeout_ms))) {
@@ -464,16 +466,21 @@ static int publish_online(struct ndbus *bus,
         r = r ? r : credit_lapse(bus);
         if (r)
                 return r;
-        block = choose_block(bus, loan, body->bytes, o->timeout_ms);
-        if (block.segment) {
-                nd_body_init_flat(&elsewhere, &bus->body_store, NULL, NULL, 0);
-                out->body = &elsewhere;
-                out->segment = block.segment->number;
+        for (;;) {
+                block = choose_block(bus, loan, body->bytes, o->timeout_ms);
+                if (block.segment)
+                        nd_body_init_flat(&elsewhere, &bus->body_store, NULL, NULL, 0);
+                out->body = block.segment ? &elsewhere : body;
+                out->segment = block.segment ? block.segment->number : 0;
                 out->place = block.place;
-                out->block_bytes = body->bytes;
-                out->is_loan = loan;
+                out->block_bytes = block.segment ? body->bytes : 0;
+                out->is_loan = block.segment && loan;
+                r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
+                if (r || !block.segment || !nd_supply_is_retired(&block))
+                        break;
+                if (!loan) /* it goes elsewhere */
+                        nd_supply_give(bus->supply, &block);
         }
-        r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
         if (!r && bus->calls.now) /* the daemon may answer while it is still being sent */
                 bus->calls.now->number = bus->credit.n_published + 1;
         if (!r && block.segment)

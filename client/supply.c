@@ -7,7 +7,13 @@
  * published; from there only the daemon's RELEASE makes it free again, on the connection on which it
  * was published. When that is lost nobody will ever say that its readers are done. So the segment
  * retires: no block is taken from it any more, and it goes with the last loan in it. Readers keep
- * their mappings.
+ * their mappings. So do those of segments in which all is released, and the next daemon does not know who
+ * they are and what they may see: all that were ever published in retire.
+ *
+ * The daemon retires one too, when somebody who has it may no longer see every topic. What is published
+ * in it is released as ever, and it is given back with its last block. What is loaned in it goes by the
+ * socket. Since what is written until that is heard is seen, the socket is read before a block is taken,
+ * but not a hundred times before a hundred small ones.
  *
  * A segment is announced when a block is first taken from it, again on each new connection. The daemon
  * answers at once, so a message that may wait for its turn waits for that; one that may not goes by the
@@ -25,6 +31,9 @@
 /* When there was no memory for a segment, it is not tried again for a while: looking costs more than
  * sending by the socket. */
 #define RETRY_NS ND_NS_PER_S
+
+/* What the daemon says is heard before a block is taken, so often. */
+#define HEAR_NS (10 * ND_NS_PER_MS)
 
 /* Notes of taken blocks: 0, or this. */
 #define NOTE_PUBLISHED 1u
@@ -68,11 +77,32 @@ static void segment_drop(struct nd_supply *supply, struct nd_shm_segment *segmen
         nd_shm_pool_drop(&supply->pool, segment);
 }
 
-/* A retired segment goes when nothing is loaned from it. */
-static void segment_drop_retired(struct nd_supply *supply, struct nd_shm_segment *segment)
+/* Nothing is taken from it. False: the daemon could not be told. */
+static bool segment_give_back(struct nd_supply *supply, struct nd_shm_segment *segment)
 {
-        if (segment->is_retired && segment->blocks.n_used == segment->n_published)
-                segment_drop(supply, segment);
+        const struct nd_prelude gone = {
+                .kind = ND_KIND_SEGMENT_GONE,
+                .segment = segment->number,
+        };
+
+        if (segment->state == ND_SEGMENT_OPEN && supply->is_on &&
+            nd_output_packet(&supply->bus->output, &gone, NULL, 0, NULL, 0))
+                return false;
+        segment_drop(supply, segment);
+        return true;
+}
+
+/* A retired segment goes with its last block; what was published in it on a lost connection is none. One
+ * that is being published in is needed until that is over. */
+static void segment_settle(struct nd_supply *supply, struct nd_shm_segment *segment)
+{
+        size_t n_used = segment->blocks.n_used;
+
+        if (segment->state == ND_SEGMENT_UNKNOWN)
+                n_used -= segment->n_published;
+        if (segment->is_retired && segment->state != ND_SEGMENT_ASKED && n_used == 0 &&
+            segment != supply->publishing)
+                segment_give_back(supply, segment);
 }
 
 void nd_supply_close(struct nd_supply *supply)
@@ -91,6 +121,7 @@ void nd_supply_close(struct nd_supply *supply)
                 supply->bus->guard.fds[segment->i_fd] = -1;
         }
         supply->bus = NULL;
+        supply->is_on = false;
         if (nd_list_is_empty(&supply->loans))
                 supply_free(supply);
 }
@@ -117,11 +148,9 @@ void nd_supply_lost(struct ndbus *bus)
                 struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
 
                 segment->state = ND_SEGMENT_UNKNOWN;
-                if (segment->n_published == 0)
-                        continue;
-                segment->is_retired = true;
-                if (segment != supply->publishing)
-                        segment_drop_retired(supply, segment);
+                if (segment->was_published)
+                        segment->is_retired = true;
+                segment_settle(supply, segment);
         }
 }
 
@@ -170,12 +199,25 @@ static bool supply_grow(struct ndbus *bus, uint64_t bytes)
         return true;
 }
 
+void nd_supply_hear(struct ndbus *bus)
+{
+        struct nd_supply *supply = bus->supply;
+        uint64_t now = nd_clock_coarse_ns();
+
+        if (!supply->is_on || now - supply->heard_ns < HEAR_NS)
+                return;
+        supply->heard_ns = now;
+        while (nd_input_read(bus) && supply->is_on && !bus->input.is_dry)
+                continue;
+}
+
 bool nd_supply_take(struct ndbus *bus, uint64_t bytes, struct nd_supply_block *ret)
 {
         struct nd_supply *supply = bus->supply;
         struct nd_supply_block block;
         bool is_taken;
 
+        nd_supply_hear(bus);
         if (!supply->is_on)
                 return false;
         is_taken = nd_shm_pool_take(&supply->pool, bytes, &block.segment, &block.place);
@@ -201,7 +243,7 @@ void nd_supply_give(struct nd_supply *supply, const struct nd_supply_block *bloc
         struct nd_shm_segment *segment = block->segment;
 
         nd_shm_pool_give(segment, block->place, nd_clock_coarse_ns());
-        segment_drop_retired(supply, segment);
+        segment_settle(supply, segment);
 }
 
 void nd_supply_loan_ended(struct nd_supply *supply)
@@ -228,6 +270,7 @@ void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *b
 {
         *nd_blocks_note(&block->segment->blocks, block->place) = NOTE_PUBLISHED;
         ++block->segment->n_published;
+        block->segment->was_published = true;
         supply->publishing = block->segment;
 }
 
@@ -236,7 +279,7 @@ void nd_supply_published(struct nd_supply *supply, const struct nd_supply_block 
         supply->publishing = NULL;
         if (is_so) {
                 ++supply->n_in_blocks;
-                segment_drop_retired(supply, block->segment);
+                segment_settle(supply, block->segment);
         } else {
                 *nd_blocks_note(&block->segment->blocks, block->place) = 0;
                 --block->segment->n_published;
@@ -266,6 +309,8 @@ int nd_supply_hear_release(struct ndbus *bus,
                                             number, (unsigned long long)place);
                 --segment->n_published;
                 nd_shm_pool_give(segment, place, now);
+                if (segment->is_retired)
+                        segment_settle(supply, nd_steal(segment));
         }
         return r;
 }
@@ -278,6 +323,22 @@ int nd_supply_hear_answer(struct ndbus *bus, const struct nd_prelude *p, struct 
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "SEGMENT",
                                     "answers about segment %u, which was not asked", p->segment);
         segment->state = ND_SEGMENT_OPEN;
+        segment_settle(bus->supply, segment);
+        return 0;
+}
+
+int nd_supply_hear_retired(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault)
+{
+        struct nd_supply *supply = bus->supply;
+        struct nd_shm_segment *segment = nd_shm_pool_find(&supply->pool, p->segment);
+
+        if (p->segment > supply->last_number)
+                return nd_fault_set(fault, NDBUS_EPROTOCOL, "segment", "%u was not announced",
+                                    p->segment);
+        if (!segment) /* it was given back a moment ago */
+                return 0;
+        segment->is_retired = true;
+        segment_settle(supply, segment);
         return 0;
 }
 
@@ -294,7 +355,7 @@ void nd_supply_hear_refusal(struct ndbus *bus, uint64_t sequence)
                 supply->failed_ns = nd_clock_coarse_ns();
                 segment->state = ND_SEGMENT_UNKNOWN;
                 segment->is_retired = true;
-                segment_drop_retired(supply, segment);
+                segment_settle(supply, segment);
         }
 }
 
@@ -310,12 +371,7 @@ void nd_supply_trim(struct ndbus *bus)
         while ((segment = nd_shm_pool_idle(&supply->pool, now > IDLE_NS ? now - IDLE_NS : 0))) {
                 if (segment->state == ND_SEGMENT_ASKED)
                         return;
-                if (segment->state == ND_SEGMENT_OPEN && supply->is_on &&
-                    nd_output_packet(&bus->output,
-                                     &(struct nd_prelude){.kind = ND_KIND_SEGMENT_GONE,
-                                                          .segment = segment->number},
-                                     NULL, 0, NULL, 0))
+                if (!segment_give_back(supply, segment))
                         return;
-                segment_drop(supply, segment);
         }
 }

@@ -33,6 +33,7 @@ struct nd_supply {
         uint64_t failed_bytes;               /* no segment for so much could be had */
         uint64_t failed_ns;                  /* then */
         uint64_t trimmed_ns;
+        uint64_t heard_ns;    /* what the daemon has to say was looked for */
         uint64_t n_in_blocks; /* messages published so */
         uint64_t n_fallback;  /* that would have been, but went by the socket */
 };
@@ -56,6 +57,9 @@ void nd_supply_lost(struct ndbus *bus);
 bool nd_supply_take(struct ndbus *bus, uint64_t bytes, struct nd_supply_block *ret);
 void nd_supply_give(struct nd_supply *supply, const struct nd_supply_block *block);
 
+/* Takes in what the daemon has said, if that was not done just now. */
+void nd_supply_hear(struct ndbus *bus);
+
 /* One is off the list. */
 void nd_supply_loan_ended(struct nd_supply *supply);
 
@@ -72,7 +76,13 @@ void nd_supply_published(struct nd_supply *supply, const struct nd_supply_block 
 
 static inline bool nd_supply_is_open(const struct nd_supply_block *block)
 {
-        return block->segment->state == ND_SEGMENT_OPEN;
+        return block->segment->state == ND_SEGMENT_OPEN && !block->segment->is_retired;
+}
+
+/* Has the daemon retired its segment? */
+static inline bool nd_supply_is_retired(const struct nd_supply_block *block)
+{
+        return block->segment->state == ND_SEGMENT_OPEN && block->segment->is_retired;
 }
 
 static inline uint8_t *nd_supply_data(const struct nd_supply_block *block)
@@ -86,6 +96,7 @@ int nd_supply_hear_release(struct ndbus *bus,
                            struct nd_fault *fault);
 int nd_supply_hear_answer(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault);
 void nd_supply_hear_refusal(struct ndbus *bus, uint64_t sequence);
+int nd_supply_hear_retired(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault);
 
 /* Gives back segments that have lain idle; cheap when called often. */
 void nd_supply_trim(struct ndbus *bus);

@@ -34,6 +34,7 @@ struct nd_shm_segment {
         uint32_t state;
         uint64_t sequence;  /* of the request about it */
         size_t n_published; /* of its taken blocks */
+        bool was_published; /* a block of it, ever */
         size_t i_fd;        /* where its descriptor is registered */
         void *user;         /* what it keeps of it */
 };

@@ -8,11 +8,14 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <ndbus/ndbus.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "tests/support/client-test.h"
 #include "tests/support/fake-peer.h"
@@ -400,6 +403,278 @@ Test(client_loan, after_a_lost_connection_no_published_block_is_used_again)
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
+}
+
+/* ------------------------------------------------------------------------- the daemon retires segments */
+
+static void retire(struct fake_peer *peer, uint32_t segment)
+{
+        const struct nd_prelude p = {
+                .kind = ND_KIND_SEGMENT_GONE, .segment = segment, .sequence = 1};
+
+        fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+static void expect_given_back(struct fake_peer *peer, uint32_t segment)
+{
+        const struct nd_prelude *p = &fake_peer_expect(peer, ND_KIND_SEGMENT_GONE)->prelude;
+
+        must(p->segment == segment && p->sequence == 0);
+}
+
+static void retire_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment old, next;
+        uint32_t number, next_number;
+        uint64_t place;
+
+        (void)userdata;
+        client_test_accept_shm(peer);
+        old = fake_peer_segment(peer, &number);
+        place = expect_block(peer, number, 100000);
+        retire(peer, number);
+        pong(peer);
+        next = fake_peer_segment(peer, &next_number);
+        must(next_number != number);
+        expect_block(peer, next_number, 100000);
+        must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 20000);
+        expect_block(peer, next_number, 30000);
+        client_test_release(peer, number, place);
+        pong(peer);
+        expect_given_back(peer, number);
+        pong(peer);
+        retire(peer, number); /* it has crossed that */
+        pong(peer);
+        fake_peer_drain(peer);
+        nd_segment_close(&old);
+        nd_segment_close(&next);
+}
+
+/* What is published in it is released as ever; loans in it go by the socket; it goes with its last block. */
+Test(client_loan, no_block_is_taken_from_a_retired_segment)
+{
+        size_t n_before = client_test_n_fds();
+        struct fake_peer *peer = fake_peer_start(retire_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        struct ndbus_loan *sent, *cancelled;
+        uint8_t *data;
+
+        sent = loan(bus, 20000, &data);
+        cancelled = loan(bus, 20000, &data);
+        cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
+        cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_publish_loan(bus, "t", sent, NULL), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).fallback, 1);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 30000, &data), NULL), 0);
+        ndbus_loan_cancel(cancelled);
+        cr_assert_eq(stats_of(bus).segments, 2, "a block of it is not released");
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).segments, 1);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).published, 3);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        cr_assert_eq(client_test_n_fds(), n_before);
+        cr_assert_eq(client_test_n_mappings(), 0);
+}
+
+static void retire_quietly_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segments[2];
+        uint32_t numbers[2];
+
+        (void)userdata;
+        client_test_accept_shm(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        expect_block(peer, numbers[0], 100000);
+        retire(peer, numbers[0]);
+        sem_post(&go_test);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        expect_block(peer, numbers[1], 100000);
+        fake_peer_drain(peer);
+        nd_segment_close(&segments[0]);
+        nd_segment_close(&segments[1]);
+}
+
+static uint64_t coarse_ms(void)
+{
+        struct timespec at;
+
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &at);
+        return (uint64_t)at.tv_sec * 1000 + (uint64_t)at.tv_nsec / 1000000;
+}
+
+/* By more than a publisher leaves the socket unread. */
+static void clock_goes_on(void)
+{
+        uint64_t start = coarse_ms();
+
+        while (coarse_ms() < start + 30)
+                sched_yield();
+}
+
+/* It does nothing but publish, and little of that. */
+Test(client_loan, a_publisher_looks_for_the_daemons_word_before_it_writes)
+{
+        struct fake_peer *peer = fake_peer_start(retire_quietly_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+
+        cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
+        sem_wait(&go_test);
+        clock_goes_on();
+        cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).published, 2);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+#define LARGE_BYTES (20 * ND_MIB)
+
+static void retire_waiting_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 1};
+        struct nd_segment segments[3];
+        uint32_t numbers[3];
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 2 * LARGE_BYTES;
+        fake_peer_accept(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        expect_block(peer, numbers[0], LARGE_BYTES);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+        retire(peer, numbers[1]);
+        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        expect_given_back(peer, numbers[1]);
+        segments[2] = fake_peer_segment(peer, &numbers[2]);
+        expect_block(peer, numbers[2], LARGE_BYTES);
+        must(segments[1].base[0] == 0 && segments[2].base[0] == 7);
+        fake_peer_drain(peer);
+        for (unsigned i = 0; i < 3; ++i)
+                nd_segment_close(&segments[i]);
+}
+
+/* It has its block, but nothing is in it yet. */
+Test(client_loan, a_message_that_waits_takes_another_block_when_its_segment_retires)
+{
+        struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct fake_peer *peer = fake_peer_start(retire_waiting_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        const int64_t n = LARGE_BYTES;
+        struct ndbus_array array = bytes_array(&n);
+        uint8_t *large = malloc(LARGE_BYTES);
+
+        cr_assert(large);
+        memset(large, 7, LARGE_BYTES);
+        array.data = large;
+        options.timeout_ms = 20000;
+        for (unsigned i = 0; i < 2; ++i)
+                cr_assert_eq(ndbus_publish(bus, "t", &array, 1, &options), 0, "%s", ndbus_detail());
+        cr_assert_eq(stats_of(bus).published, 2);
+        cr_assert_eq(stats_of(bus).fallback, 0);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        free(large);
+}
+
+static ino_t inode_of(const struct nd_segment *segment)
+{
+        struct stat st;
+
+        must(fstat(segment->fd, &st) == 0);
+        return st.st_ino;
+}
+
+static void retire_lost_script(struct fake_peer *peer, void *userdata)
+{
+        const bool *is_published = userdata;
+        struct nd_segment old, next;
+        uint32_t number;
+
+        client_test_accept_shm(peer);
+        old = fake_peer_segment(peer, &number);
+        if (*is_published)
+                client_test_release(peer, number, expect_block(peer, number, 100000));
+        else
+                retire(peer, number);
+        pong(peer);
+        fake_peer_hang_up(peer);
+        client_test_accept_shm(peer);
+        next = fake_peer_segment(peer, &number);
+        must(inode_of(&next) != inode_of(&old));
+        expect_block(peer, number, 100000);
+        fake_peer_drain(peer);
+        nd_segment_close(&old);
+        nd_segment_close(&next);
+}
+
+/* The next daemon does not know who has it: neither one that was retired is announced again, nor one that
+ * somebody may have been handed, although nothing is in it. */
+Test(client_loan, a_segment_that_others_may_have_does_not_outlive_its_connection)
+{
+        for (unsigned i = 0; i < 2; ++i) {
+                bool is_published = i == 1;
+                struct fake_peer *peer = fake_peer_start(retire_lost_script, &is_published);
+                struct ndbus *bus = client_test_open(peer);
+                struct ndbus_loan *loaned = NULL;
+                struct ndbus_message *none;
+                uint8_t *data;
+                int r;
+
+                if (is_published)
+                        cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
+                else
+                        loaned = loan(bus, 100000, &data);
+                cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
+                ndbus_loan_cancel(loaned);
+                cr_assert_eq(ndbus_receive(bus, &none, 5000), NDBUS_ENOTCONN);
+                while ((r = publish(bus, 100000)) == NDBUS_ENOTCONN)
+                        ndbus_receive(bus, &none, 1000);
+                cr_assert_eq(r, 0, "%s", ndbus_detail());
+                cr_assert_eq(stats_of(bus).segments, 1);
+                ndbus_close(bus, 0, NULL);
+                fake_peer_end(peer);
+        }
+}
+
+static void retire_badly_script(struct fake_peer *peer, void *userdata)
+{
+        const struct nd_prelude *gone = userdata;
+        struct nd_segment segment;
+        uint32_t number;
+
+        client_test_accept_shm(peer);
+        segment = fake_peer_segment(peer, &number);
+        fake_peer_send(peer, gone, NULL, 0, NULL, 0);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+Test(client_loan, a_daemon_that_retires_nonsense_is_left)
+{
+        static struct nd_prelude gone[] = {
+                {.kind = ND_KIND_SEGMENT_GONE, .segment = 2, .sequence = 1},
+                {.kind = ND_KIND_SEGMENT_GONE, .segment = 1, .sequence = 2},
+        };
+        static const char *const says[] = {"2 was not announced", "is 2, must be 0 or 1"};
+
+        for (unsigned i = 0; i < 2; ++i) {
+                struct fake_peer *peer = fake_peer_start(retire_badly_script, &gone[i]);
+                struct ndbus *bus = client_test_open(peer);
+                struct ndbus_message *none;
+                struct ndbus_loan *loaned;
+                uint8_t *data;
+
+                loaned = loan(bus, 100000, &data);
+                cr_assert_eq(ndbus_receive(bus, &none, 5000), NDBUS_EPROTOCOL);
+                cr_assert(strstr(ndbus_detail(), says[i]), "%s", ndbus_detail());
+                ndbus_loan_cancel(loaned);
+                ndbus_close(bus, 0, NULL);
+                fake_peer_end(peer);
+        }
 }
 
 static void drain_script(struct fake_peer *peer, void *userdata)
