@@ -15,7 +15,8 @@
  * A wildcard subscription gets those topics that its client may subscribe to; routes leave it out of
  * the others, so it costs nothing per message. What cannot be cut down like that must be allowed on
  * all of the pattern: to block publishers, and to share a group, whose members get each other's
- * messages. Segments show all topics that are in them, so they go only to who may see everything.
+ * messages. Segments show all topics that are in them, so they go only to who may see everything; when
+ * that changes, nothing more is to be written into those that it has.
  */
 
 #include "daemon/admission.h"
@@ -387,21 +388,23 @@ void nd_admission_renew(struct nd_connection *connection, const struct nd_tokens
 {
         struct nd_server *server = connection->server;
         uint64_t cost = nd_rights_cost(server->options.rules);
-        struct nd_rights *rights;
+        struct nd_rights *rights = NULL;
         struct nd_fault fault;
 
         if (connection->quota.account)
                 (void)admission_count(connection);
-        if (connection->state != ND_CONNECTION_OPEN)
-                return;
-        if (admission_resolve(connection, &rights)) {
+        if (connection->state == ND_CONNECTION_OPEN && admission_resolve(connection, &rights))
                 nd_connection_mark_closing(connection);
+        if (connection->state != ND_CONNECTION_OPEN) {
+                nd_holder_leave(&connection->holder);
                 return;
         }
         /* bounded, and no reason to lose the client */
         nd_memory_charge_anyway(&server->store.memory, cost);
         admission_set(connection, rights, cost);
         nd_publisher_forget_headers(&connection->publisher);
+        if (!connection->sees_all)
+                nd_holder_retire(&connection->holder);
         admission_renew_subscriptions(connection);
         if (!nd_rights_are_any(rights)) {
                 admission_refuse(connection, &fault);

@@ -173,9 +173,10 @@ enum nd_way nd_ledger_way(struct nd_connection *connection,
             !nd_own_fill(block->share, block->share->memory.bytes))
                 return ND_WAY_FALLBACK;
         handed = RB_FIND(nd_handed_share_tree, &connection->holder.by_share, &key);
-        if (!handed)
+        if (!handed && !block->share->is_retired)
                 handed = handed_new(connection, block->share);
-        if (!handed || handed->state == ND_HANDED_REFUSED)
+        if (!handed || handed->state == ND_HANDED_REFUSED ||
+            (handed->state == ND_HANDED_NEW && block->share->is_retired))
                 return ND_WAY_FALLBACK;
         nd_assert(handed->state != ND_HANDED_GONE);
         *ret_handed = handed;
@@ -307,10 +308,32 @@ int nd_ledger_unmappable(struct nd_connection *connection, uint32_t number, stru
         return 0;
 }
 
+/* One that is new did not get it. That it cannot map one is only what it says. */
+void nd_holder_leave(struct nd_holder *holder)
+{
+        struct nd_handed *handed;
+
+        RB_FOREACH (handed, nd_handed_tree, &holder->handed) {
+                if (handed->state != ND_HANDED_NEW)
+                        handed->share->was_left = true;
+        }
+}
+
+void nd_holder_retire(struct nd_holder *holder)
+{
+        struct nd_handed *handed;
+
+        RB_FOREACH (handed, nd_handed_tree, &holder->handed) {
+                if (handed->state != ND_HANDED_NEW)
+                        nd_share_retire(handed->share);
+        }
+}
+
 void nd_holder_deinit(struct nd_holder *holder)
 {
         struct nd_handed *handed;
 
+        nd_holder_leave(holder);
         while ((handed = RB_ROOT(&holder->handed))) {
                 handed->state = ND_HANDED_GONE;
                 handed_release_all(handed);

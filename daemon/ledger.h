@@ -54,6 +54,12 @@ struct nd_holder {
 
 void nd_holder_init(struct nd_holder *holder);
 
+/* Its rights are not known any more, and it may keep what it was handed. */
+void nd_holder_leave(struct nd_holder *holder);
+
+/* It may not see every topic any more: what it was handed retires. */
+void nd_holder_retire(struct nd_holder *holder);
+
 /* Its connection is gone: all that it holds is released. */
 void nd_holder_deinit(struct nd_holder *holder);
 

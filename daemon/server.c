@@ -438,6 +438,8 @@ void nd_server_apply(struct nd_server *server, const struct nd_options *changed)
         nd_log_set_level(server->options.log_level);
         nd_list_for_each (i, &server->connections)
                 nd_admission_renew(nd_list_entry(i, struct nd_connection, in_server), old.tokens);
+        if (!nd_rules_are_equal(old.rules, server->options.rules))
+                nd_shares_retire_left(server);
         ++server->router.generation;
         nd_server_subscriptions_changed(server, "**", 2);
         nd_options_deinit(&old);

@@ -10,6 +10,10 @@
  * A share outlives its publisher as long as a message in it is wanted, and its record as long as a
  * client holds a block of it, because RELEASE must still find it. One of the daemon's own has no owner to
  * be told: a block that is released goes back to its pool.
+ *
+ * Memory that was shared cannot be taken back. So when a client loses the right to see everything, the
+ * segments that it was handed retire: nothing more is to be written into them. Who is gone may have kept
+ * its mapping, and nobody knows which rules name it; what it had retires with any change of the rules.
  */
 
 #include "daemon/share.h"
@@ -276,6 +280,40 @@ int nd_share_withdraw(struct nd_connection *connection, uint32_t number, struct 
                                     share->n_blocks);
         share_disown(share);
         return 0;
+}
+
+/* -------------------------------------------------------------------------------------- retiring */
+
+void nd_share_retire(struct nd_share *share)
+{
+        struct nd_connection *owner = share->owner;
+        struct nd_prelude gone = {
+                .kind = ND_KIND_SEGMENT_GONE,
+                .segment = share->number,
+                .sequence = 1,
+        };
+
+        if (share->is_retired || (!owner && !share->own))
+                return;
+        share->is_retired = true;
+        if (share->own)
+                share->own->is_retired = true;
+        else
+                nd_outbox_control(&owner->outbox, &gone, NULL, NULL, 0);
+        nd_log(ND_LOG_INFO,
+               "segment retired client=\"%s\" segment=%u bytes=%" PRIu64
+               " a client that may have it may not see every topic any more",
+               owner ? owner->client : "ndbusd", share->number, share->memory.bytes);
+}
+
+void nd_shares_retire_left(struct nd_server *server)
+{
+        nd_list_for_each (i, &server->shares) {
+                struct nd_share *share = nd_list_entry(i, struct nd_share, in_server);
+
+                if (share->was_left)
+                        nd_share_retire(share);
+        }
 }
 
 /* ---------------------------------------------------------------------------------------- blocks */

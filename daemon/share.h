@@ -49,6 +49,8 @@ struct nd_share {
         uint64_t
                 charged_bytes; /* owner gone: what is charged beyond the messages in it; own: all */
         bool is_busy;          /* it does not go now, whatever is left of it */
+        bool was_left;   /* a client that was handed it is gone, and may have kept its mapping */
+        bool is_retired; /* one that may have it may not see what comes: it is handed to nobody */
         struct nd_rescue rescue; /* owner gone */
         struct nd_list handed;   /* nd_handed.in_share */
 };
@@ -116,6 +118,13 @@ bool nd_block_is_own(const struct nd_block *block);
 
 /* Its bytes, for sending; NULL: the segment cannot be mapped. */
 uint8_t *nd_block_bytes(struct nd_block *block);
+
+/* Somebody has it who may not see what is published from now on: no more blocks are taken from it, and its
+ * owner is told so. Nothing new comes into one without an owner. */
+void nd_share_retire(struct nd_share *share);
+
+/* The same of all that were left: rules have changed, and who has them cannot be asked. */
+void nd_shares_retire_left(struct nd_server *server);
 
 /* Nothing refers to it any more, if that is so: it is freed. */
 void nd_share_settle(struct nd_share *share);
