@@ -112,7 +112,8 @@ static const struct om_metric {
          "messages of a group that this member has and has not finished"},
 
         {"group_matched_messages", "groups", "matched", OM_COUNTER, "messages that were for it"},
-        {"group_delivered_messages", "groups", "delivered", OM_COUNTER, "messages finished"},
+        {"group_delivered_messages", "groups", "delivered", OM_COUNTER,
+         "messages sent to members, finished or not"},
         {"group_dropped_messages", "groups", "dropped_by", OM_COUNTER, "messages dropped"},
         {"group_queued_messages", "groups", "queued", OM_GAUGE, "messages that wait"},
         {"group_queued_bytes", "groups", "queued_bytes", OM_GAUGE, "body bytes that wait"},

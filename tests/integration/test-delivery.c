@@ -70,6 +70,33 @@ Test(delivery, acknowledged_is_subscribed)
         pair_deinit(&p);
 }
 
+/* Each is named by itself; the greatest passes. */
+Test(delivery, limits_of_windows)
+{
+        struct pair p;
+        struct nd_error_header error;
+
+        pair_init(&p, false);
+        nd_raw_ask_subscribe(
+                p.subscriber, 1,
+                &(struct nd_raw_subscribe){.pattern = "a", .window = ND_WINDOW_MAX + 1});
+        error = nd_raw_expect_error(p.subscriber, NDBUS_ECREDIT, false);
+        cr_expect_eq(error.value, ND_WINDOW_MAX + 1);
+        cr_expect_eq(error.limit, ND_WINDOW_MAX);
+        nd_raw_ask_subscribe(
+                p.subscriber, 2,
+                &(struct nd_raw_subscribe){.pattern = "a", .window_bytes = ND_WINDOW_MAX + 2});
+        error = nd_raw_expect_error(p.subscriber, NDBUS_ECREDIT, false);
+        cr_expect_eq(error.value, ND_WINDOW_MAX + 2);
+        nd_raw_subscribe(p.subscriber, 3,
+                         &(struct nd_raw_subscribe){.pattern = "a",
+                                                    .window = ND_WINDOW_MAX,
+                                                    .window_bytes = ND_WINDOW_MAX});
+        nd_raw_publish(p.publisher, "a", 64);
+        expect_message(p.subscriber, 64, 1, 0);
+        pair_deinit(&p);
+}
+
 /* Bodies of every kind of size, both transports; sequence of their topic, order of the source. */
 static void sizes(bool is_tcp)
 {
