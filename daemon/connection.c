@@ -25,6 +25,7 @@
 #include "daemon/admission.h"
 #include "daemon/request.h"
 #include "daemon/server.h"
+#include "daemon/slow.h"
 
 #define CONNECTION_LAST_WORDS_MS   1000u /* an ERROR that closes may take so long to be sent */
 #define CONNECTION_LEAD_BYTES      (64u * 1024u) /* bodies from here on are not read past */
@@ -777,10 +778,10 @@ static void connection_check_subscriptions(struct nd_connection *connection, uin
         RB_FOREACH (subscription, nd_subscription_tree, &connection->subscriptions) {
                 struct nd_sink *sink = subscription->sink;
 
-                if (sink->members.next == &subscription->in_sink) /* a group once */
-                        nd_trouble_look(sink, now_ns);
-                if (nd_sink_check_slow(sink, now_ns))
-                        return; /* others may have ended with it: the next time */
+                if (sink->members.next != &subscription->in_sink) /* a group once */
+                        continue;
+                nd_trouble_look(sink, now_ns);
+                nd_slow_look(sink);
         }
 }
 

@@ -108,7 +108,7 @@ int nd_group_finish(struct nd_subscription *member,
                 nd_queue_take_back(&member->sink->queue, entry);
                 nd_entry_free(entry);
         }
-        nd_sink_granted(member->sink);
+        nd_sink_took(member->sink);
         nd_sink_settle(member->sink);
         nd_group_dispatch(member->sink);
         return 0;

@@ -318,6 +318,8 @@ static size_t outbox_advance_half(struct nd_outbox *outbox, size_t n_sent)
         size_t n = (size_t)nd_min_u64(n_sent, half->total_bytes - half->sent_bytes);
 
         half->sent_bytes += n;
+        if (n > 0 && half->entry && half->entry->sink)
+                nd_sink_took(half->entry->sink);
         if (half->sent_bytes == half->total_bytes) {
                 half->is_active = false;
                 if (half->entry)

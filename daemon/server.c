@@ -23,6 +23,7 @@
 #include "daemon/admission.h"
 #include "daemon/credit.h"
 #include "daemon/request.h"
+#include "daemon/slow.h"
 #include "protocol/topic.h"
 
 #define SERVER_TICK_MS        1000u
@@ -442,6 +443,7 @@ void nd_server_apply(struct nd_server *server, const struct nd_options *changed)
                 nd_shares_retire_left(server);
         ++server->router.generation;
         nd_server_subscriptions_changed(server, "**", 2);
+        nd_slow_set_timer(server);
         nd_options_deinit(&old);
 }
 
@@ -542,6 +544,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->broken);
         nd_list_init(&server->closing);
         nd_list_init(&server->groups);
+        nd_list_init(&server->slow);
         nd_list_init(&server->lead);
         nd_list_init(&server->memory_waiters);
         nd_metrics_init(&server->metrics);
@@ -579,6 +582,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         }
         uv_timer_init(&server->loop, &server->tick);
         uv_timer_init(&server->loop, &server->lead_timer);
+        uv_timer_init(&server->loop, &server->slow_timer);
         uv_timer_init(&server->loop, &server->watchdog);
         uv_idle_init(&server->loop, &server->rescue);
         uv_timer_init(&server->loop, &server->drain);

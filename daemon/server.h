@@ -30,6 +30,7 @@ struct nd_server {
         uv_signal_t sighup;
         uv_timer_t tick;
         uv_timer_t lead_timer; /* runs while there is anything in lead */
+        uv_timer_t slow_timer; /* set for the first of slow */
         uv_timer_t watchdog;
         uv_idle_t rescue; /* runs while there are any */
         uv_timer_t drain; /* deadline of stopping */
@@ -50,6 +51,7 @@ struct nd_server {
         struct nd_list broken; /* to be read to their end, and closed */
         struct nd_list closing;
         struct nd_list groups;         /* nd_sink.in_groups */
+        struct nd_list slow;           /* nd_sink.in_slow, by when they took something last */
         struct nd_list lead;           /* nd_publisher.in_lead: credit is due or held */
         struct nd_list memory_waiters; /* nd_publisher.in_waiters, in order of arrival */
         struct nd_list shares;         /* nd_share.in_server: segments whose memory is kept */

@@ -13,6 +13,7 @@
 #include "daemon/group.h"
 #include "daemon/pause.h"
 #include "daemon/server.h"
+#include "daemon/slow.h"
 
 int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct nd_sink **ret)
 {
@@ -42,6 +43,7 @@ int nd_sink_new(struct nd_server *server, const struct nd_subscribe *ask, struct
         nd_list_init(&sink->pauses);
         nd_list_init(&sink->members);
         nd_list_init(&sink->in_groups);
+        nd_list_init(&sink->in_slow);
         nd_queue_init(&sink->queue, &server->counters, ask->policy, ask->depth_messages,
                       ask->depth_bytes);
         if (nd_sink_is_group(sink))
@@ -86,6 +88,7 @@ uint64_t nd_sink_free(struct nd_sink *sink)
         nd_queue_forget_losses(&sink->queue);
         nd_pause_end_sink(sink);
         nd_list_unlink(&sink->in_groups);
+        nd_list_unlink(&sink->in_slow);
         nd_router_remove(&server->router, &sink->target);
         nd_memory_discharge(&server->store.memory, sink->charged_bytes);
         nd_server_subscriptions_changed(server, sink->names, sink->n_pattern);
@@ -198,12 +201,6 @@ static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes, uint64_t n_ide
         nd_sink_end(sink, &fault);
 }
 
-/* Is anybody stopped by it, or would be? */
-static bool sink_is_full(const struct nd_sink *sink)
-{
-        return sink->queue.n_over > 0 || nd_queue_is_full(&sink->queue, 0);
-}
-
 /* No room for it: what the socket and the window take now makes some. Returns what its identity would
  * have queued with it if that is still too much; else 0. */
 static uint64_t sink_make_way(struct nd_sink *sink, const struct nd_message *message)
@@ -248,14 +245,16 @@ static bool sink_push_over(struct nd_sink *sink, struct nd_entry *entry)
 void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry)
 {
         struct nd_queue *queue = &sink->queue;
+        bool is_block = queue->policy == ND_POLICY_BLOCK;
+        bool was_in_the_way = is_block && nd_slow_is_in_the_way(sink);
 
         entry->since_ns = sink->server->now_ns;
         if (nd_queue_has_room(queue, entry->message))
                 nd_queue_add(queue, entry);
         else if (!sink_push_over(sink, entry))
                 return;
-        if (sink->full_since_ns == 0 && sink_is_full(sink))
-                sink->full_since_ns = sink->server->now_ns;
+        if (is_block)
+                nd_slow_watch(sink, was_in_the_way);
         nd_sink_wake(sink);
 }
 
@@ -294,34 +293,8 @@ void nd_sink_settle(struct nd_sink *sink)
                 nd_pause_resume(sink);
 }
 
-void nd_sink_granted(struct nd_sink *sink)
+void nd_sink_took(struct nd_sink *sink)
 {
         sink->trouble.has_taken = true;
-        if (sink->full_since_ns != 0)
-                sink->full_since_ns = sink->server->now_ns;
-}
-
-bool nd_sink_check_slow(struct nd_sink *sink, uint64_t now_ns)
-{
-        uint64_t timeout_ms = sink->server->options.block_timeout_ms;
-        struct nd_fault fault;
-        bool is_full;
-
-        if (sink->queue.policy != ND_POLICY_BLOCK)
-                return false;
-        /* while somebody waits for memory, what a block queue holds is in the way */
-        is_full = sink_is_full(sink) ||
-                  (sink->queue.n_messages > 0 && !nd_list_is_empty(&sink->server->memory_waiters));
-        if (!is_full) {
-                sink->full_since_ns = 0;
-                return false;
-        }
-        if (sink->full_since_ns == 0)
-                sink->full_since_ns = now_ns;
-        if (now_ns - sink->full_since_ns < timeout_ms * 1000000)
-                return false;
-        nd_fault_set_limit(&fault, NDBUS_ESLOW, "block-timeout",
-                           (now_ns - sink->full_since_ns) / 1000000, timeout_ms, "ms");
-        nd_sink_end(sink, &fault);
-        return true;
+        nd_slow_took(sink);
 }

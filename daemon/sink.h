@@ -21,7 +21,8 @@ struct nd_sink {
         struct nd_list pauses;    /* nd_pause.in_sink: publishers that it has stopped, in order */
         struct nd_list members;   /* nd_subscription.in_sink */
         struct nd_list in_groups; /* nd_server.groups, if it is a group's */
-        uint64_t full_since_ns;   /* policy block: full and without CREDIT since; 0: it is not */
+        struct nd_list in_slow;   /* nd_server.slow, policy block: it is in the way of others */
+        uint64_t slow_since_ns;   /* and took nothing since */
         uint64_t charged_bytes;
         size_t n_pattern;
         size_t n_group; /* 0: it is no group's */
@@ -66,17 +67,14 @@ void nd_sink_push(struct nd_sink *sink, struct nd_entry *entry);
 /* The queue became shorter: those it has stopped may go on. */
 void nd_sink_settle(struct nd_sink *sink);
 
-/* Its members took something: it is not slow. */
-void nd_sink_granted(struct nd_sink *sink);
+/* Its members took something: a message granted or finished, or bytes. */
+void nd_sink_took(struct nd_sink *sink);
 
 /* There may be something for a member to send. */
 void nd_sink_wake(struct nd_sink *sink);
 
 /* Ends the subscriptions of all members, and with the last the sink. */
 void nd_sink_end(struct nd_sink *sink, const struct nd_fault *fault);
-
-/* Policy block: end it if it was full without CREDIT for the time allowed. true: it ended */
-bool nd_sink_check_slow(struct nd_sink *sink, uint64_t now_ns);
 
 /* No block queue holds @message beyond its limits any more, if that is so. */
 void nd_sink_release_credit(struct nd_message *message);

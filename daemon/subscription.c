@@ -350,7 +350,8 @@ int nd_subscription_grant(struct nd_subscription *subscription,
                 subscription->bytes_left += (int64_t)n_bytes;
                 subscription->bytes_out -= n_bytes;
         }
-        nd_sink_granted(subscription->sink);
+        if (n_messages > 0)
+                nd_sink_took(subscription->sink);
         nd_subscription_wake(subscription);
         return 0;
 }
@@ -694,6 +695,7 @@ void nd_piece_begun(const struct nd_piece *piece)
 
         if (piece->kind == ND_KIND_GAP || piece->kind == ND_KIND_SEGMENT)
                 return;
+        nd_sink_took(subscription->sink);
         if (piece->kind == ND_KIND_MESSAGE) {
                 ++server->counters.messages_out;
                 ++outbox->n_messages;

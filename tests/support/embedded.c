@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "daemon/sink.h"
+#include "daemon/slow.h"
 #include "protocol/hello.h"
 
 #define EMBEDDED_READ_BYTES (256u * 1024u)
@@ -97,6 +98,7 @@ void nd_embedded_later(uint64_t ms)
         server.now_ns = now_ns;
         nd_list_for_each (i, &server.connections)
                 nd_connection_tick(nd_list_entry(i, struct nd_connection, in_server), now_ns);
+        nd_slow_end(&server);
         nd_arena_trim(&server.store.arena);
         nd_accounts_sweep(&server.accounts, now_ns);
         (void)nd_own_trim(&server, ND_OWN_IDLE_NS);
@@ -290,6 +292,7 @@ void nd_embedded_check_empty(void)
         nd_assert(nd_list_is_empty(&server.dirty));
         nd_assert(nd_list_is_empty(&server.closing));
         nd_assert(nd_list_is_empty(&server.groups));
+        nd_assert(nd_list_is_empty(&server.slow));
         nd_assert(nd_list_is_empty(&server.lead));
         nd_assert(nd_list_is_empty(&server.memory_waiters));
         nd_assert(nd_list_is_empty(&server.shares));

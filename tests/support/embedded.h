@@ -6,7 +6,7 @@
  *
  * For targets that need thousands of sessions a second, and to look at the server's own structures
  * between any two steps. Nothing listens and no timer runs but what the server starts on demand;
- * nd_embedded_later() stands in for the tick. The nonces by which clients prove a token are those of
+ * nd_embedded_later() stands in for the tick and for what waits for a moment. The nonces by which clients prove a token are those of
  * PROTOCOL.md's example, so that the proof is known beforehand.
  */
 
