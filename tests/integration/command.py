@@ -402,7 +402,7 @@ def test_killed_while_it_writes(folder):
     out = os.path.join(folder, "out.ndb")
     before = sorted(os.listdir(folder))
     pack = subprocess.Popen([ndbus_run.NDBUS, "pack", a, "-", "-o", out], stdin=subprocess.PIPE)
-    pack.stdin.write(FLOATS + b"\x93NUMPY" + bytes(100000))  # more than the pipe holds: some is read
+    pack.stdin.write(FLOATS + npy("|u1", (1 << 20,), bytes(100000)))  # more than the pipe holds: some is read
     pack.kill()
     pack.wait(ndbus_run.DEADLINE)
     assert sorted(os.listdir(folder)) == before, os.listdir(folder)
