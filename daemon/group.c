@@ -5,9 +5,10 @@
  *
  * An entry leaves the shared queue when a member that has window left is chosen for it, the least
  * loaded one; then it is the member's until the member says that it is finished, and counts in the
- * group's limits all that time: what is beyond those stays in the queue. So a member's death costs nothing: what it had is put back where it
- * was, at the head of the queue, and goes to others, marked as redelivered if a first byte of it
- * had gone out.
+ * group's limits all that time, unless it is the one that this member is at work on. What is beyond the
+ * limits stays in the queue until a member has finished all that it had. So a member's death costs
+ * nothing: what it had is put back where it was, at the head of the queue, and goes to others, marked as
+ * redelivered if a first byte of it had gone out.
  *
  * Entries of a group are never passed on while they arrive: nobody knows yet who will be free.
  */
@@ -50,20 +51,64 @@ static struct nd_subscription *group_choose(const struct nd_sink *sink, uint64_t
         return best;
 }
 
+/* Makes @entry, or nothing, what the member is at work on. */
+static void group_set_work(struct nd_subscription *member, struct nd_entry *entry)
+{
+        struct nd_queue *queue = &member->sink->queue;
+
+        if (member->at_work) {
+                --queue->n_at_work;
+                queue->n_at_work_bytes -= member->at_work->message->body_bytes;
+        }
+        if (entry) {
+                ++queue->n_at_work;
+                queue->n_at_work_bytes += entry->message->body_bytes;
+        }
+        member->at_work = entry;
+}
+
+static struct nd_entry *group_first(struct nd_list *list, const struct nd_entry *but)
+{
+        nd_list_for_each (i, list) {
+                struct nd_entry *entry = nd_list_entry(i, struct nd_entry, in_queue);
+
+                if (entry != but)
+                        return entry;
+        }
+        return NULL;
+}
+
+/* One that a member had is no longer its own, and still in its list. The next one, in the order in which it
+ * got them, is what it is at work on. */
+static void group_take_back(struct nd_subscription *member, struct nd_entry *entry)
+{
+        struct nd_entry *next;
+
+        nd_queue_take_back(&member->sink->queue, entry);
+        if (member->at_work != entry)
+                return;
+        next = group_first(&member->unfinished, entry);
+        if (!next && member->stream != entry)
+                next = member->stream;
+        group_set_work(member, next ? next : group_first(&member->assigned, entry));
+}
+
 void nd_group_dispatch(struct nd_sink *sink)
 {
         struct nd_entry *entry;
 
-        while ((entry = nd_queue_peek_for_member(&sink->queue))) {
+        while ((entry = nd_queue_peek(&sink->queue))) {
                 uint64_t n_bytes = entry->message->body_bytes;
                 struct nd_subscription *member = group_choose(sink, n_bytes);
 
-                if (!member)
+                if (!member || (entry->is_over && member->at_work))
                         return;
                 nd_queue_pop(&sink->queue);
                 entry->subscription = member;
                 entry->state = ND_ENTRY_ASSIGNED;
                 nd_queue_put_outside(&sink->queue, entry);
+                if (!member->at_work)
+                        group_set_work(member, entry);
                 ++member->n_assigned;
                 member->n_assigned_bytes += n_bytes;
                 nd_list_push_tail(&member->assigned, &entry->in_queue);
@@ -105,7 +150,7 @@ int nd_group_finish(struct nd_subscription *member,
                                 "is %" PRIu64 ", which is not open; the last one is %" PRIu64,
                                 number, member->n_deliveries);
                 nd_subscription_return_window(member, entry->message->body_bytes);
-                nd_queue_take_back(&member->sink->queue, entry);
+                group_take_back(member, entry);
                 nd_entry_free(entry);
         }
         nd_sink_took(member->sink);
@@ -120,7 +165,7 @@ void nd_group_finish_all(struct nd_subscription *member)
                 struct nd_entry *entry =
                         nd_list_entry(member->unfinished.next, struct nd_entry, in_queue);
 
-                nd_queue_take_back(&member->sink->queue, entry);
+                group_take_back(member, entry);
                 nd_entry_free(entry);
         }
 }
@@ -132,7 +177,7 @@ void nd_group_drop(struct nd_entry *entry)
 
         --member->n_assigned;
         member->n_assigned_bytes -= entry->message->body_bytes;
-        nd_queue_take_back(&sink->queue, entry);
+        group_take_back(member, entry);
         nd_queue_count_taken_back(&sink->queue, entry->message, ND_DROP_MEMORY);
         ++sink->queue.gap_tail;
         nd_entry_free(entry);
@@ -176,6 +221,7 @@ void nd_group_leave(struct nd_subscription *member)
         const struct nd_half *half = &member->connection->outbox.half;
         struct nd_entry *begun = member->stream;
 
+        group_set_work(member, NULL);
         /* newest first, each to the head */
         while (!nd_list_is_empty(&member->assigned))
                 group_return(sink, nd_list_entry(member->assigned.prev, struct nd_entry, in_queue));

@@ -59,8 +59,8 @@ void nd_pause_add(struct nd_sink *sink, struct nd_pair *pair)
 void nd_pause_resume(struct nd_sink *sink)
 {
         const struct nd_queue *queue = &sink->queue;
-        uint64_t n_messages = queue->n_messages + queue->n_outside;
-        uint64_t n_bytes = queue->n_bytes + queue->n_outside_bytes;
+        uint64_t n_messages = nd_queue_held(queue);
+        uint64_t n_bytes = nd_queue_held_bytes(queue);
         uint64_t n_places = UINT64_MAX;
 
         if (n_messages > 0) {

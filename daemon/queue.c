@@ -11,10 +11,9 @@
  * it filled. They are always its newest; the credit of their publishers waits until they fit. So they
  * are the publishers' burden, and are not counted for the identity whose queue it is.
  *
- * Of a group's queue what members have and have not finished counts in the limits, so what is beyond
- * them stays in the queue: members have as much as fits, and one more only where they have nothing. That
- * one goes whatever other queues of the identity hold, since nobody would come back for it when those
- * become shorter.
+ * Of a group's queue what members have and have not finished counts in the limits, but for one message
+ * of each, which it is at work on: else few members could work at a time, or only one, where messages
+ * are large.
  */
 
 #include "daemon/queue.h"
@@ -100,13 +99,6 @@ static struct nd_entry *queue_entry(struct nd_list *node)
 struct nd_entry *nd_queue_peek(const struct nd_queue *queue)
 {
         return queue_entry(nd_list_first(&queue->entries));
-}
-
-struct nd_entry *nd_queue_peek_for_member(const struct nd_queue *queue)
-{
-        struct nd_entry *entry = nd_queue_peek(queue);
-
-        return entry && entry->is_over && queue->n_outside > 0 ? NULL : entry;
 }
 
 static void
@@ -403,9 +395,8 @@ struct nd_message *nd_queue_settle(struct nd_queue *queue)
         if (!entry)
                 return NULL;
         n_bytes = entry->message->body_bytes;
-        if (nd_queue_would_fill(queue, queue->n_messages - queue->n_over + queue->n_outside,
-                                queue->n_bytes - queue->n_over_bytes + queue->n_outside_bytes,
-                                n_bytes) ||
+        if (nd_queue_would_fill(queue, nd_queue_held(queue) - queue->n_over,
+                                nd_queue_held_bytes(queue) - queue->n_over_bytes, n_bytes) ||
             nd_queue_is_over_quota(queue, entry->message))
                 return NULL;
 

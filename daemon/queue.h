@@ -78,6 +78,8 @@ struct nd_queue {
         uint64_t n_over_bytes;
         uint64_t n_outside; /* of a group: with members, not finished; they count in the limits */
         uint64_t n_outside_bytes;
+        uint64_t n_at_work; /* but of them these do not: one of each member */
+        uint64_t n_at_work_bytes;
         uint64_t gap_tail; /* messages dropped behind the last entry */
         uint64_t n_matched;
         uint64_t n_delivered;
@@ -123,11 +125,22 @@ static inline bool nd_queue_would_fill(const struct nd_queue *queue,
                n_bytes > queue->depth_bytes - n_held_bytes;
 }
 
+/* What counts in its limits. */
+static inline uint64_t nd_queue_held(const struct nd_queue *queue)
+{
+        return queue->n_messages + queue->n_outside - queue->n_at_work;
+}
+
+static inline uint64_t nd_queue_held_bytes(const struct nd_queue *queue)
+{
+        return queue->n_bytes + queue->n_outside_bytes - queue->n_at_work_bytes;
+}
+
 /* Would another message of these bytes be over the limits? */
 static inline bool nd_queue_is_full(const struct nd_queue *queue, uint64_t n_bytes)
 {
-        return nd_queue_would_fill(queue, queue->n_messages + queue->n_outside,
-                                   queue->n_bytes + queue->n_outside_bytes, n_bytes);
+        return nd_queue_would_fill(queue, nd_queue_held(queue), nd_queue_held_bytes(queue),
+                                   n_bytes);
 }
 
 /* What a message in it counts for its identity: as if it were kept for this queue alone. */
@@ -178,10 +191,6 @@ void nd_queue_count_begun(struct nd_queue *queue);
 
 /* The oldest entry, or NULL. */
 struct nd_entry *nd_queue_peek(const struct nd_queue *queue);
-
-/* Of a group: the oldest entry, if a member may have it: beyond a block queue's limits it waits until
- * members have finished enough, or all. */
-struct nd_entry *nd_queue_peek_for_member(const struct nd_queue *queue);
 
 /* Takes the oldest entry out, to be sent: it counts as delivered. NULL if there is none. Entries
  * beyond a block queue's limits move up; see nd_queue_settle(). */

@@ -186,7 +186,7 @@ static void sink_push_out_identity(struct nd_sink *sink)
 static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes, uint64_t n_identity)
 {
         const struct nd_queue *queue = &sink->queue;
-        uint64_t n_messages = queue->n_messages + queue->n_outside;
+        uint64_t n_messages = nd_queue_held(queue);
         struct nd_fault fault;
 
         if (n_messages >= queue->depth_messages)
@@ -196,8 +196,8 @@ static void sink_overflow(struct nd_sink *sink, uint64_t n_bytes, uint64_t n_ide
                 nd_quota_fault(queue->quota, NDBUS_EOVERFLOW, ND_LIMIT_QUEUED, n_identity, &fault);
         else
                 nd_fault_set_limit(&fault, NDBUS_EOVERFLOW, "bytes",
-                                   queue->n_bytes + queue->n_outside_bytes + n_bytes,
-                                   queue->depth_bytes, "bytes");
+                                   nd_queue_held_bytes(queue) + n_bytes, queue->depth_bytes,
+                                   "bytes");
         nd_sink_end(sink, &fault);
 }
 

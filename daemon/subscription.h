@@ -30,6 +30,8 @@ struct nd_subscription {
         /* of a member of a group */
         struct nd_list assigned;   /* entries that it was chosen for, not begun */
         struct nd_list unfinished; /* entries that it was sent whole and has not finished */
+        struct nd_entry
+                *at_work; /* of a group: the one that does not count in its limits, or NULL */
         uint64_t n_assigned;
         uint64_t n_assigned_bytes;
         uint64_t n_deliveries; /* messages begun: numbers them */

@@ -134,8 +134,9 @@ static void finish(struct nd_raw *member, uint64_t number)
         nd_raw_send_packet(member, credit, NULL, 0, NULL, 0, body, sizeof(body));
 }
 
-/* What the member has not finished fills the queue, though its window has room for more: who publishes
- * is stopped, what was sent all the same waits in the queue, and at half the limit it goes on. */
+/* What the member has not finished, but for the one that it is at work on, fills the queue, though its
+ * window has room for more: who publishes is stopped, what was sent all the same waits in the queue, and
+ * at half the limit it goes on. */
 Test(pause, not_finished_by_a_group)
 {
         struct nd_harness *h = nd_harness_start(NULL);
@@ -145,8 +146,8 @@ Test(pause, not_finished_by_a_group)
         static const struct {
                 uint64_t queued;
                 bool is_paused;
-        } after[] = {{2, true},  {1, true},  {0, true}, {0, true},
-                     {0, false}, {0, false}, {0, false}};
+        } after[] = {{2, true},  {1, true},  {0, true},  {0, true},
+                     {0, false}, {0, false}, {0, false}, {0, false}};
 
         o = (struct obedient){.raw = nd_raw_open(h, false)};
         nd_raw_subscribe(member, 1,
@@ -155,13 +156,13 @@ Test(pause, not_finished_by_a_group)
                                                     .policy = ND_POLICY_BLOCK,
                                                     .depth = 4,
                                                     .window = 1000});
-        for (uint64_t n = 1; n <= 6; ++n) {
+        for (uint64_t n = 1; n <= 7; ++n) {
                 nd_raw_publish(o.raw, "t/0", 10);
                 hear_all(&o);
-                cr_expect_eq(o.is_paused[0], n > 4, "after %llu", (unsigned long long)n);
+                cr_expect_eq(o.is_paused[0], n > 5, "after %llu", (unsigned long long)n);
         }
-        for (uint64_t n = 0; n <= 6; ++n) {
-                uint64_t n_has = nd_min_u64(6 - n, 4);
+        for (uint64_t n = 0; n <= 7; ++n) {
+                uint64_t n_has = nd_min_u64(7 - n, 5);
 
                 if (n > 0)
                         finish(member, n);
@@ -177,6 +178,52 @@ Test(pause, not_finished_by_a_group)
         nd_raw_close(o.raw);
         nd_raw_close(watcher);
         nd_raw_close(member);
+        nd_harness_stop(h);
+}
+
+/* Each member of a group is at work on one message, however large: limits are for what it has beyond
+ * that, and the third is such, the fourth beyond them. */
+Test(pause, each_member_of_a_group_is_at_work_on_one)
+{
+        const struct nd_raw_subscribe ask = {
+                .pattern = "t/*",
+                .group = "U",
+                .policy = ND_POLICY_BLOCK,
+                .bytes = 10,
+                .window = 1000,
+        };
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *members[2], *watcher = nd_raw_open(h, false);
+        static struct obedient o;
+
+        o = (struct obedient){.raw = nd_raw_open(h, false)};
+        for (size_t i = 0; i < nd_array_size(members); ++i) {
+                members[i] = nd_raw_open(h, false);
+                nd_raw_subscribe(members[i], 1, &ask);
+        }
+        for (uint64_t n = 1; n <= 4; ++n) {
+                nd_raw_publish(o.raw, "t/0", 1000);
+                hear_all(&o);
+                cr_expect_eq(o.is_paused[0], n == 4, "after %llu", (unsigned long long)n);
+                cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "unfinished"),
+                             nd_min_u64(n, 3));
+        }
+        cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "queued"), 1);
+        finish(members[0], 1); /* now it is at work on the third, and the fourth is beyond that */
+        nd_raw_flush(members[0]);
+        hear_all(&o);
+        cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "unfinished"), 3);
+        cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "queued"), 0);
+        cr_expect(o.is_paused[0]);
+        finish(members[0], 2); /* on the fourth, and nothing is */
+        nd_raw_flush(members[0]);
+        hear_all(&o);
+        cr_expect_eq(nd_raw_stat_group(watcher, "t/*", "U", "unfinished"), 2);
+        cr_expect_not(o.is_paused[0]);
+        nd_raw_close(o.raw);
+        nd_raw_close(watcher);
+        for (size_t i = 0; i < nd_array_size(members); ++i)
+                nd_raw_close(members[i]);
         nd_harness_stop(h);
 }
 

@@ -154,6 +154,26 @@ static void check_share(struct nd_share *share)
         }
 }
 
+/* A member that has anything is at work on one message, and those are what its group's limits spare. */
+static void check_group(const struct nd_sink *sink)
+{
+        uint64_t n = 0, n_bytes = 0;
+
+        nd_list_for_each (i, &sink->members) {
+                const struct nd_subscription *member =
+                        nd_list_entry(i, struct nd_subscription, in_sink);
+
+                nd_assert(!member->at_work == (member->messages_out + member->n_assigned == 0));
+                if (!member->at_work)
+                        continue;
+                nd_assert(member->at_work->subscription == member);
+                ++n;
+                n_bytes += member->at_work->message->body_bytes;
+        }
+        nd_assert(sink->queue.n_at_work == n);
+        nd_assert(sink->queue.n_at_work_bytes == n_bytes);
+}
+
 static void check_queue(const struct nd_queue *queue)
 {
         uint64_t n = 0, n_bytes = 0, n_over = 0;
@@ -174,8 +194,8 @@ static void check_queue(const struct nd_queue *queue)
         nd_assert(queue->n_matched == queue->n_delivered + nd_queue_dropped(queue) + n);
         if (queue->policy == ND_POLICY_BLOCK) /* only what a group's members have is bounded */
                 n = n_bytes = 0;
-        n += queue->n_outside;
-        n_bytes += queue->n_outside_bytes;
+        n += queue->n_outside - queue->n_at_work;
+        n_bytes += queue->n_outside_bytes - queue->n_at_work_bytes;
         nd_assert(n <= queue->depth_messages || n == 1);
         nd_assert(n_bytes <= queue->depth_bytes || n == 1);
 }
@@ -223,6 +243,8 @@ static void check_connection(struct nd_connection *connection)
                 const struct nd_sink *sink = subscription->sink;
 
                 check_queue(&sink->queue);
+                if (nd_sink_is_group(sink))
+                        check_group(sink);
                 if (sink->members.next == &subscription->in_sink)
                         nd_assert(sink->queue.quota == &connection->quota);
         }
