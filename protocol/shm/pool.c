@@ -30,6 +30,12 @@ void nd_shm_pool_deinit(struct nd_shm_pool *pool)
                 nd_shm_pool_drop(pool, nd_list_entry(i, struct nd_shm_segment, node));
 }
 
+/* What blocks could be taken from: nothing of a retired one. */
+static uint64_t pool_free_in(const struct nd_shm_segment *segment)
+{
+        return segment->is_retired ? 0 : segment->memory.bytes - segment->blocks.used_bytes;
+}
+
 bool nd_shm_pool_take(struct nd_shm_pool *pool,
                       uint64_t bytes,
                       struct nd_shm_segment **ret_segment,
@@ -38,8 +44,7 @@ bool nd_shm_pool_take(struct nd_shm_pool *pool,
         nd_list_for_each (i, &pool->segments) {
                 struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
 
-                if (segment->is_retired ||
-                    segment->memory.bytes - segment->blocks.used_bytes < bytes ||
+                if (pool_free_in(segment) < bytes ||
                     !nd_blocks_take(&segment->blocks, bytes, ret_place))
                         continue;
                 *ret_segment = segment;
@@ -166,13 +171,8 @@ uint64_t nd_shm_pool_free_bytes(const struct nd_shm_pool *pool)
 {
         uint64_t bytes = 0;
 
-        nd_list_for_each (i, &pool->segments) {
-                const struct nd_shm_segment *segment =
-                        nd_list_entry(i, struct nd_shm_segment, node);
-
-                if (!segment->is_retired)
-                        bytes += segment->memory.bytes - segment->blocks.used_bytes;
-        }
+        nd_list_for_each (i, &pool->segments)
+                bytes += pool_free_in(nd_list_entry(i, struct nd_shm_segment, node));
         return bytes;
 }
 
@@ -184,7 +184,7 @@ uint64_t nd_shm_pool_largest_free(const struct nd_shm_pool *pool)
                 const struct nd_shm_segment *segment =
                         nd_list_entry(i, struct nd_shm_segment, node);
 
-                if (!segment->is_retired)
+                if (pool_free_in(segment) > bytes)
                         bytes = nd_max_u64(bytes, nd_blocks_largest_free(&segment->blocks));
         }
         return bytes;
