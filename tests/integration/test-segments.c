@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include "tests/support/bystanders.h"
 #include "tests/support/lingering.h"
+#include "tests/support/memfd.h"
 #include "tests/support/raw-shm.h"
 
 #define BYTES (UINT64_C(1) << 20)
@@ -45,32 +46,6 @@ static void world_deinit(struct world *w)
         world_check(w);
         nd_bystanders_deinit(&w->bystanders);
         nd_harness_stop(w->h);
-}
-
-/* A memfd of @n_bytes, of which @n_there are allocated. */
-static int make_memfd(uint64_t n_bytes, uint64_t n_there, int seals)
-{
-        int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-        cr_assert_geq(fd, 0);
-        cr_assert_eq(ftruncate(fd, (off_t)n_bytes), 0);
-        if (n_there > 0)
-                cr_assert_eq(fallocate(fd, 0, 0, (off_t)n_there), 0);
-        if (seals)
-                cr_assert_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
-        return fd;
-}
-
-/* The same memory in another access mode, as anybody can open it who was sent it. */
-static int reopen(int fd, int flags)
-{
-        char path[32];
-        int again;
-
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-        again = open(path, flags | O_CLOEXEC);
-        close(fd);
-        return again;
 }
 
 static int make_socket(void)
@@ -109,25 +84,26 @@ Test(segments, that_are_none_are_refused_and_the_connection_goes_on)
         expect_refused(raw, open("/dev/null", O_RDWR | O_CLOEXEC), BYTES, NDBUS_ESHM, "fd");
         expect_refused(raw, open("/proc/self/exe", O_RDONLY | O_CLOEXEC), BYTES, NDBUS_ESHM, "fd");
         expect_refused(raw, make_socket(), BYTES, NDBUS_ESHM, "fd");
-        expect_refused(raw, reopen(make_memfd(BYTES, BYTES, SEALS), O_WRONLY), BYTES, NDBUS_ESHM,
-                       "fd");
-        expect_refused(raw, reopen(make_memfd(BYTES, BYTES, SEALS), O_PATH), BYTES, NDBUS_ESHM,
-                       "fd");
-        expect_refused(raw, make_memfd(BYTES, BYTES, 0), BYTES, NDBUS_ESHM, "seals");
+        expect_refused(raw, nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, SEALS), O_WRONLY), BYTES,
+                       NDBUS_ESHM, "fd");
+        expect_refused(raw, nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, SEALS), O_PATH), BYTES,
+                       NDBUS_ESHM, "fd");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, 0), BYTES, NDBUS_ESHM, "seals");
         for (int seal = 1; seal <= SEALS; seal <<= 1) {
                 if (SEALS & seal)
-                        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS & ~seal), BYTES,
+                        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS & ~seal), BYTES,
                                        NDBUS_ESHM, "seals");
         }
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), 2 * BYTES, NDBUS_ESHM, "place");
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), BYTES - 4096, NDBUS_ESHM, "place");
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), 0, NDBUS_ESHM, "place");
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), 5, NDBUS_ESHM, "place");
-        expect_refused(raw, make_memfd(5, 5, SEALS), 5, NDBUS_ESHM, "place");
-        expect_refused(raw, make_memfd(BYTES, 0, SEALS), BYTES, NDBUS_ESHM, "fd");
-        expect_refused(raw, make_memfd(BYTES, BYTES - 4096, SEALS), BYTES, NDBUS_ESHM, "fd");
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), UINT64_MAX, NDBUS_ELIMIT, "shm-max");
-        expect_refused(raw, make_memfd(BYTES, BYTES, SEALS), raw->shm_max + 4096, NDBUS_ELIMIT,
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), 2 * BYTES, NDBUS_ESHM, "place");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), BYTES - 4096, NDBUS_ESHM, "place");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), 0, NDBUS_ESHM, "place");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), 5, NDBUS_ESHM, "place");
+        expect_refused(raw, nd_memfd_make(5, 5, SEALS), 5, NDBUS_ESHM, "place");
+        expect_refused(raw, nd_memfd_make(BYTES, 0, SEALS), BYTES, NDBUS_ESHM, "fd");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES - 4096, SEALS), BYTES, NDBUS_ESHM, "fd");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), UINT64_MAX, NDBUS_ELIMIT,
+                       "shm-max");
+        expect_refused(raw, nd_memfd_make(BYTES, BYTES, SEALS), raw->shm_max + 4096, NDBUS_ELIMIT,
                        "shm-max");
 
         /* nothing of it was remembered */

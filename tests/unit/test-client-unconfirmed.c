@@ -34,6 +34,30 @@ static void leave_script(struct fake_peer *peer, void *userdata)
                 abort();
 }
 
+/* A bus that published one message, of @array or of none, and whose peer has gone. */
+static struct ndbus *leave_begin(struct leave *leave,
+                                 const struct ndbus_options *options,
+                                 const struct ndbus_array *array,
+                                 struct fake_peer **ret_peer)
+{
+        struct ndbus *bus = NULL;
+        char byte;
+
+        cr_assert_eq(pipe(leave->go), 0);
+        *ret_peer = fake_peer_start(leave_script, leave);
+        cr_assert_eq(ndbus_open(&bus, fake_peer_url(*ret_peer), options), 0, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_publish(bus, "x", array, array ? 1 : 0, NULL), 0, "%s", ndbus_detail());
+        cr_assert_eq(read(leave->go[0], &byte, 1), 1);
+        return bus;
+}
+
+static void leave_end(const struct leave *leave, struct fake_peer *peer)
+{
+        fake_peer_end(peer);
+        close(leave->go[0]);
+        close(leave->go[1]);
+}
+
 /* A message that was refused to the caller is not told again to be unconfirmed. */
 Test(client_unconfirmed, what_could_not_be_sent_is_not_unconfirmed_too)
 {
@@ -44,21 +68,13 @@ Test(client_unconfirmed, what_could_not_be_sent_is_not_unconfirmed_too)
         for (int i = 0; i < 2; ++i) {
                 struct leave leave = {.says_goodbye = i == 1};
                 struct fake_peer *peer;
-                struct ndbus *bus;
+                struct ndbus *bus = leave_begin(&leave, NULL, &array, &peer);
                 size_t n_unconfirmed = 99;
-                char byte;
 
-                cr_assert_eq(pipe(leave.go), 0);
-                peer = fake_peer_start(leave_script, &leave);
-                bus = client_test_open(peer);
-                cr_assert_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
-                cr_assert_eq(read(leave.go[0], &byte, 1), 1);
                 cr_expect_eq(ndbus_publish(bus, "x", &array, 1, NULL), NDBUS_ENOTCONN);
                 ndbus_close(bus, 0, &n_unconfirmed);
                 cr_expect_eq(n_unconfirmed, leave.says_goodbye ? 0 : 1, "%zu", n_unconfirmed);
-                fake_peer_end(peer);
-                close(leave.go[0]);
-                close(leave.go[1]);
+                leave_end(&leave, peer);
         }
 }
 
@@ -72,22 +88,14 @@ Test(client_unconfirmed, what_is_lost_is_told_once_and_counted)
         for (int i = 0; i < 2; ++i) {
                 struct leave leave = {.says_goodbye = false};
                 struct fake_peer *peer;
-                struct ndbus *bus;
+                struct ndbus *bus = leave_begin(&leave, NULL, &array, &peer);
                 size_t n_unconfirmed = 99;
-                char byte;
 
-                cr_assert_eq(pipe(leave.go), 0);
-                peer = fake_peer_start(leave_script, &leave);
-                bus = client_test_open(peer);
-                cr_assert_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
-                cr_assert_eq(read(leave.go[0], &byte, 1), 1);
                 if (i == 1)
                         cr_expect_eq(ndbus_flush(bus, -1), NDBUS_ENOTCONN);
                 cr_expect_eq(ndbus_close(bus, 0, &n_unconfirmed), i == 1 ? 0 : NDBUS_ENOTCONN);
                 cr_expect_eq(n_unconfirmed, 1, "%zu", n_unconfirmed);
-                fake_peer_end(peer);
-                close(leave.go[0]);
-                close(leave.go[1]);
+                leave_end(&leave, peer);
         }
 }
 
@@ -102,22 +110,15 @@ Test(client_unconfirmed, what_finds_the_connection_lost_is_kept)
                 struct ndbus_options options = NDBUS_OPTIONS_INIT;
                 struct leave leave = {.says_goodbye = false};
                 struct fake_peer *peer;
-                struct ndbus *bus = NULL;
+                struct ndbus *bus;
                 size_t n_unconfirmed = 99;
-                char byte;
 
-                cr_assert_eq(pipe(leave.go), 0);
-                peer = fake_peer_start(leave_script, &leave);
                 options.offline_messages = 1;
-                cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
-                cr_assert_eq(ndbus_publish(bus, "x", NULL, 0, NULL), 0, "%s", ndbus_detail());
-                cr_assert_eq(read(leave.go[0], &byte, 1), 1);
+                bus = leave_begin(&leave, &options, NULL, &peer);
                 cr_expect_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
                 ndbus_close(bus, 0, &n_unconfirmed);
                 cr_expect_eq(n_unconfirmed, 2, "%zu", n_unconfirmed);
-                fake_peer_end(peer);
-                close(leave.go[0]);
-                close(leave.go[1]);
+                leave_end(&leave, peer);
         }
 }
 

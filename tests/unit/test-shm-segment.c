@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/shm/segment.h"
+#include "tests/support/memfd.h"
 #include "tests/support/proc.h"
 
 #define BYTES ((uint64_t)1 << 20)
@@ -112,19 +113,6 @@ Test(shm_segment, a_child_has_no_part_in_it)
         nd_segment_close(&segment);
 }
 
-/* A memfd of @bytes with @seals, its first @n_allocated bytes allocated. */
-static int make_memfd(uint64_t bytes, uint64_t n_allocated, int seals)
-{
-        int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-
-        cr_assert_geq(fd, 0);
-        cr_assert_eq(ftruncate(fd, (off_t)bytes), 0);
-        if (n_allocated > 0)
-                cr_assert_eq(fallocate(fd, 0, 0, (off_t)n_allocated), 0);
-        cr_assert_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
-        return fd;
-}
-
 static void refused(int fd, uint64_t bytes, const char *field)
 {
         struct nd_fault fault;
@@ -156,21 +144,9 @@ Test(shm_segment, refuses_what_is_none)
 
         for (int seal = F_SEAL_SEAL; seal <= F_SEAL_FUTURE_WRITE; seal *= 2) {
                 if (ALL_SEALS & seal)
-                        refused(make_memfd(BYTES, BYTES, ALL_SEALS & ~seal), BYTES, "seals");
+                        refused(nd_memfd_make(BYTES, BYTES, ALL_SEALS & ~seal), BYTES, "seals");
         }
         refused(memfd_create("test", MFD_CLOEXEC), BYTES, "seals");
-}
-
-/* The same memory in another access mode, as anybody can open it who was sent it. */
-static int reopen(int fd, int flags)
-{
-        char path[32];
-        int again;
-
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-        again = open(path, flags | O_CLOEXEC);
-        close(fd);
-        return again;
 }
 
 Test(shm_segment, refuses_what_cannot_be_read)
@@ -179,11 +155,11 @@ Test(shm_segment, refuses_what_cannot_be_read)
         struct nd_fault fault;
         int fd;
 
-        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_WRONLY), BYTES, "fd");
-        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_ACCMODE), BYTES, "fd");
-        refused(reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_PATH), BYTES, "fd");
+        refused(nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, ALL_SEALS), O_WRONLY), BYTES, "fd");
+        refused(nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, ALL_SEALS), O_ACCMODE), BYTES, "fd");
+        refused(nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, ALL_SEALS), O_PATH), BYTES, "fd");
 
-        fd = reopen(make_memfd(BYTES, BYTES, ALL_SEALS), O_RDONLY);
+        fd = nd_memfd_reopen(nd_memfd_make(BYTES, BYTES, ALL_SEALS), O_RDONLY);
         cr_assert_eq(nd_segment_check(fd, BYTES, &fault), 0, "%s: %s", fault.field, fault.text);
         cr_assert_eq(nd_segment_map_read(fd, BYTES, &reader, &fault), 0, "who only reads it can");
         cr_assert_eq(reader.base[BYTES - 1], 0);
@@ -195,16 +171,16 @@ Test(shm_segment, refuses_a_wrong_size_and_holes)
         struct nd_fault fault;
         int fd;
 
-        refused(make_memfd(BYTES, BYTES, ALL_SEALS), BYTES + 4096, "place");
-        refused(make_memfd(BYTES, BYTES, ALL_SEALS), BYTES - 4096, "place");
-        refused(make_memfd(BYTES, BYTES, ALL_SEALS), 0, "place");
-        refused(make_memfd(0, 0, ALL_SEALS), 0, "place");
-        refused(make_memfd(BYTES + 100, BYTES + 100, ALL_SEALS), BYTES + 100, "place");
-        refused(make_memfd(BYTES, BYTES, ALL_SEALS), UINT64_MAX / 4096 * 4096, "place");
-        refused(make_memfd(BYTES, 0, ALL_SEALS), BYTES, "fd");
-        refused(make_memfd(BYTES, BYTES - 4096, ALL_SEALS), BYTES, "fd");
+        refused(nd_memfd_make(BYTES, BYTES, ALL_SEALS), BYTES + 4096, "place");
+        refused(nd_memfd_make(BYTES, BYTES, ALL_SEALS), BYTES - 4096, "place");
+        refused(nd_memfd_make(BYTES, BYTES, ALL_SEALS), 0, "place");
+        refused(nd_memfd_make(0, 0, ALL_SEALS), 0, "place");
+        refused(nd_memfd_make(BYTES + 100, BYTES + 100, ALL_SEALS), BYTES + 100, "place");
+        refused(nd_memfd_make(BYTES, BYTES, ALL_SEALS), UINT64_MAX / 4096 * 4096, "place");
+        refused(nd_memfd_make(BYTES, 0, ALL_SEALS), BYTES, "fd");
+        refused(nd_memfd_make(BYTES, BYTES - 4096, ALL_SEALS), BYTES, "fd");
 
-        fd = make_memfd(BYTES, BYTES, ALL_SEALS);
+        fd = nd_memfd_make(BYTES, BYTES, ALL_SEALS);
         cr_assert_eq(nd_segment_check(fd, BYTES, &fault), 0, "the last of these is a good one");
         close(fd);
 }
