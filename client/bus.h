@@ -129,7 +129,6 @@ struct nd_credit {
         uint64_t bytes;        /* that may be sent */
         uint64_t window_bytes; /* what it is when nothing is outstanding: exactly */
         uint64_t read_at;      /* the socket is read when credit falls to this */
-        uint64_t block_bytes;  /* published in blocks since the socket was read for that */
         uint64_t lead_bytes;   /* of blocks, that the daemon may not have routed yet */
         uint64_t sent_ns;      /* last PUBLISH or CHUNK, coarse */
         uint64_t ahead_bytes;  /* bodies in blocks, published after asked_number */
@@ -430,7 +429,7 @@ void nd_subscription_add_pending(struct ndbus_subscription *sub, uint64_t n);
 bool nd_receive_is_ready(const struct ndbus *bus);
 
 /* grant.c */
-void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes);
+void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes, bool is_in_block);
 /* Writes CREDIT for everything that was taken, or for that of one. */
 void nd_grant_write_all(struct ndbus *bus);
 void nd_grant_write(struct ndbus_subscription *sub);

@@ -63,12 +63,17 @@ static int loan_describe(struct ndbus *bus,
         return 0;
 }
 
+/* The socket is read when a loan is taken, so often on the way as far ahead of the daemon as may be: then the
+ * publishing call, which is what a reader waits for, need not. */
+#define LOAN_READ_SHARE 8u
+
 /* NULL: there is none. */
 static uint8_t *loan_find_memory(struct ndbus *bus, struct ndbus_loan *loan)
 {
         if (loan->body_bytes == 0)
                 return no_bytes;
-        if (nd_supply_take(bus, loan->body_bytes, &loan->block))
+        if (nd_supply_take(bus, loan->body_bytes, bus->credit.lead_bytes / LOAN_READ_SHARE,
+                           &loan->block))
                 return nd_supply_data(&loan->block);
         loan->buffer = nd_pool_take(bus->pool, loan->body_bytes);
         if (!loan->buffer)

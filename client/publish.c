@@ -37,13 +37,12 @@
 #define LOAN_LEAD_BYTES     ((uint64_t)64 << 20)
 #define LOAN_LEAD_BYTES_MAX ((uint64_t)256 << 20)
 
-/* The socket is read before the next one when so much was copied: what was released is then filled again, and
- * still in the caches. Who publishes loans reads eight times on the way to its lead. */
-#define BLOCK_READ_BYTES ((uint64_t)1 << 20)
-#define LOAN_READ_SHARE  8u
-
 /* What a message that may wait waits for the daemon's word on a segment. */
 #define ANSWER_MS_MAX 1000
+
+/* The socket is read before the next block when so much was copied: what was released is then filled again, and
+ * still in the caches. */
+#define COPY_READ_BYTES ((uint64_t)1 << 20)
 
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
@@ -123,14 +122,29 @@ static void credit_set_lead(struct ndbus *bus, const struct nd_outgoing *out, ui
                                         nd_min_u64(ahead_bytes + free_bytes, LOAN_LEAD_BYTES_MAX));
 }
 
+/* Asks how far the daemon is, about all up to @number. */
+static void credit_ask(struct ndbus *bus, uint64_t number)
+{
+        struct nd_credit *credit = &bus->credit;
+
+        if (nd_output_packet(&bus->output,
+                             &(struct nd_prelude){.kind = ND_KIND_PING,
+                                                  .sequence = ++bus->connection.n_requests},
+                             NULL, 0, NULL, 0))
+                return;
+        credit->asked_number = number;
+        credit->asked_bytes = credit->ahead_bytes;
+        credit->ahead_bytes = 0;
+}
+
 /* Blocks take no credit. So that a publisher that is faster than the daemon reads does not make memory
  * without end, for what is about to be held back by a full queue or to be released, it is as far ahead as
- * its lead, or one message. How far the daemon is, PONG says. */
+ * its lead, or one message. What is released was routed; for the rest PONG says how far the daemon is. */
 static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
 {
         struct nd_credit *credit = &bus->credit;
         uint64_t ahead_bytes;
-        bool may_lead;
+        bool may_lead, is_far;
 
         if (!out->segment)
                 return true;
@@ -139,16 +153,29 @@ static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
         ahead_bytes = credit->asked_bytes + credit->ahead_bytes;
         credit_set_lead(bus, out, ahead_bytes);
         may_lead = ahead_bytes == 0 || ahead_bytes + out->block_bytes <= credit->lead_bytes;
-        if (credit->asked_bytes == 0 && (!may_lead || ahead_bytes >= credit->lead_bytes / 2) &&
-            nd_output_packet(&bus->output,
-                             &(struct nd_prelude){.kind = ND_KIND_PING,
-                                                  .sequence = ++bus->connection.n_requests},
-                             NULL, 0, NULL, 0) == 0) {
-                credit->asked_number = credit->n_published;
-                credit->asked_bytes = credit->ahead_bytes;
-                credit->ahead_bytes = 0;
+        is_far = !may_lead || ahead_bytes >= credit->lead_bytes / 2;
+        if (is_far && nd_supply_count_published(bus->supply) == 0) {
+                credit->asked_bytes = credit->ahead_bytes = 0;
+                return true;
         }
+        if (is_far && credit->asked_bytes == 0)
+                credit_ask(bus, credit->n_published);
         return may_lead;
+}
+
+/* One that is about to leave is counted. If another one like it would have to wait for the daemon's word, since
+ * readers keep what they get, the question leaves with it. */
+static void credit_lead(struct ndbus *bus, const struct nd_outgoing *out)
+{
+        struct nd_credit *credit = &bus->credit;
+
+        if (!out->segment)
+                return;
+        credit->ahead_bytes += out->block_bytes;
+        if (credit->asked_bytes == 0 &&
+            credit->ahead_bytes + out->block_bytes > credit->lead_bytes &&
+            nd_supply_count_published(bus->supply) > 1)
+                credit_ask(bus, out->number);
 }
 
 /* Reads if so much was sent since the last time that something may have come. */
@@ -160,19 +187,6 @@ static void credit_read(struct ndbus *bus)
         if (credit->bytes > credit->read_at)
                 return;
         credit->read_at = credit->bytes > step ? credit->bytes - step : 0;
-        nd_input_read(bus);
-}
-
-/* The same before a message that may go in a block, and take hardly any credit: topics are paused, and blocks
- * released, all the same. */
-static void credit_read_blocks(struct ndbus *bus, bool is_loan)
-{
-        struct nd_credit *credit = &bus->credit;
-
-        if (credit->block_bytes <
-            (is_loan ? credit->lead_bytes / LOAN_READ_SHARE : BLOCK_READ_BYTES))
-                return;
-        credit->block_bytes = 0;
         nd_input_read(bus);
 }
 
@@ -375,6 +389,7 @@ send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publis
 {
         if (nd_outgoing_put(bus, out))
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
+        credit_lead(bus, out);
         if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX) {
                 bus->outgoing = out;
                 send_output(bus, out, o->timeout_ms);
@@ -391,13 +406,11 @@ choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_byt
 {
         struct nd_supply_block block = {0};
 
-        if (bus->credit.block_bytes > 0)
-                credit_read_blocks(bus, loan);
         if (loan) {
                 nd_supply_hear(bus);
                 block = loan->block;
         } else if (body_bytes >= ND_SHM_COPY_BYTES_MIN) {
-                nd_supply_take(bus, body_bytes, &block);
+                nd_supply_take(bus, body_bytes, COPY_READ_BYTES, &block);
         }
         if (timeout_ms < 0 || timeout_ms > ANSWER_MS_MAX)
                 timeout_ms = ANSWER_MS_MAX;
@@ -423,6 +436,8 @@ send_message(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publ
         nd_outgoing_begin(bus, out);
         r = send_to_end(bus, out);
         bus->outgoing = NULL;
+        if (!r)
+                credit_lead(bus, out);
         return r;
 }
 
@@ -441,7 +456,7 @@ static int send_in_block(struct ndbus *bus,
                 nd_body_copy(copied, 0, copied->bytes, nd_supply_data(block));
         nd_supply_publish(bus->supply, block);
         r = send_message(bus, out, o);
-        nd_supply_published(bus->supply, block, r == 0);
+        nd_supply_published(bus->supply, block, out->block_bytes, r == 0);
         return r;
 }
 
@@ -493,10 +508,6 @@ static int publish_online(struct ndbus *bus,
                 loan->block.segment = NULL;
         if (!r && bus->connection.state == ND_STATE_READY)
                 credit_read(bus);
-        if (!r && block.segment) {
-                bus->credit.ahead_bytes += out->block_bytes;
-                bus->credit.block_bytes += out->block_bytes;
-        }
         return r;
 }
 

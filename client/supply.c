@@ -199,25 +199,36 @@ static bool supply_grow(struct ndbus *bus, uint64_t bytes)
         return true;
 }
 
-void nd_supply_hear(struct ndbus *bus)
+/* If it is some time, or @read_bytes, since that was done last. */
+static void supply_hear(struct ndbus *bus, uint64_t read_bytes)
 {
         struct nd_supply *supply = bus->supply;
         uint64_t now = nd_clock_coarse_ns();
 
-        if (!supply->is_on || now - supply->heard_ns < HEAR_NS)
+        if (!supply->is_on || (now - supply->heard_ns < HEAR_NS &&
+                               (supply->unheard_bytes == 0 || supply->unheard_bytes < read_bytes)))
                 return;
         supply->heard_ns = now;
+        supply->unheard_bytes = 0;
         while (nd_input_read(bus) && supply->is_on && !bus->input.is_dry)
                 continue;
 }
 
-bool nd_supply_take(struct ndbus *bus, uint64_t bytes, struct nd_supply_block *ret)
+void nd_supply_hear(struct ndbus *bus)
+{
+        supply_hear(bus, UINT64_MAX);
+}
+
+bool nd_supply_take(struct ndbus *bus,
+                    uint64_t bytes,
+                    uint64_t read_bytes,
+                    struct nd_supply_block *ret)
 {
         struct nd_supply *supply = bus->supply;
         struct nd_supply_block block;
         bool is_taken;
 
-        nd_supply_hear(bus);
+        supply_hear(bus, read_bytes);
         if (!supply->is_on)
                 return false;
         is_taken = nd_shm_pool_take(&supply->pool, bytes, &block.segment, &block.place);
@@ -274,16 +285,34 @@ void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *b
         supply->publishing = block->segment;
 }
 
-void nd_supply_published(struct nd_supply *supply, const struct nd_supply_block *block, bool is_so)
+void nd_supply_published(struct nd_supply *supply,
+                         const struct nd_supply_block *block,
+                         uint64_t bytes,
+                         bool is_so)
 {
         supply->publishing = NULL;
         if (is_so) {
                 ++supply->n_in_blocks;
+                supply->unheard_bytes += bytes;
                 segment_settle(supply, block->segment);
         } else {
                 *nd_blocks_note(&block->segment->blocks, block->place) = 0;
                 --block->segment->n_published;
         }
+}
+
+size_t nd_supply_count_published(const struct nd_supply *supply)
+{
+        size_t n = 0;
+
+        nd_list_for_each (i, &supply->pool.segments) {
+                const struct nd_shm_segment *segment =
+                        nd_list_entry(i, struct nd_shm_segment, node);
+
+                if (segment->state == ND_SEGMENT_OPEN)
+                        n += segment->n_published;
+        }
+        return n;
 }
 
 int nd_supply_hear_release(struct ndbus *bus,

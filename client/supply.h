@@ -33,9 +33,10 @@ struct nd_supply {
         uint64_t failed_bytes;               /* no segment for so much could be had */
         uint64_t failed_ns;                  /* then */
         uint64_t trimmed_ns;
-        uint64_t heard_ns;    /* what the daemon has to say was looked for */
-        uint64_t n_in_blocks; /* messages published so */
-        uint64_t n_fallback;  /* that would have been, but went by the socket */
+        uint64_t heard_ns;      /* what the daemon has to say was looked for */
+        uint64_t unheard_bytes; /* published since then */
+        uint64_t n_in_blocks;   /* messages published so */
+        uint64_t n_fallback;    /* that would have been, but went by the socket */
 };
 
 /* One that is taken, and not published. */
@@ -53,8 +54,12 @@ void nd_supply_close(struct nd_supply *supply);
 void nd_supply_start(struct ndbus *bus);
 void nd_supply_lost(struct ndbus *bus);
 
-/* Takes a block if one is to be had, for which a segment may be made and announced. Waits for nothing. */
-bool nd_supply_take(struct ndbus *bus, uint64_t bytes, struct nd_supply_block *ret);
+/* Takes a block if one is to be had, for which a segment may be made and announced. Waits for nothing. What
+ * the daemon has said is taken in first, if @read_bytes were published since that was done last. */
+bool nd_supply_take(struct ndbus *bus,
+                    uint64_t bytes,
+                    uint64_t read_bytes,
+                    struct nd_supply_block *ret);
 void nd_supply_give(struct nd_supply *supply, const struct nd_supply_block *block);
 
 /* Takes in what the daemon has said, if that was not done just now. */
@@ -70,9 +75,15 @@ bool nd_supply_wait_open(struct ndbus *bus,
 
 /* It is about to be published: it may be released before the call that does it returns. */
 void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *block);
-/* Then: it is the daemon's until it is released; or the daemon does not have all of its PUBLISH, and
+/* Then: it is the daemon's, with a body of @bytes, until it is released; or the daemon does not have all of its PUBLISH, and
  * never will, and it is the caller's again. */
-void nd_supply_published(struct nd_supply *supply, const struct nd_supply_block *block, bool is_so);
+void nd_supply_published(struct nd_supply *supply,
+                         const struct nd_supply_block *block,
+                         uint64_t bytes,
+                         bool is_so);
+
+/* Blocks that were published and are not released. */
+size_t nd_supply_count_published(const struct nd_supply *supply);
 
 static inline bool nd_supply_is_open(const struct nd_supply_block *block)
 {

@@ -79,14 +79,21 @@ static uint64_t expect_block(struct fake_peer *peer, uint32_t segment, uint64_t 
         return p->place;
 }
 
-static void pong(struct fake_peer *peer)
+/* To a PING. */
+static void say_routed(struct fake_peer *peer, uint64_t place)
 {
         const struct nd_prelude p = {.kind = ND_KIND_PONG,
                                      .sequence =
                                              fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence,
-                                     .place = 1000};
+                                     .place = place};
 
         fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+/* The same, of nothing. */
+static void pong(struct fake_peer *peer)
+{
+        say_routed(peer, 0);
 }
 
 static void copy_script(struct fake_peer *peer, void *userdata)
@@ -137,7 +144,6 @@ Test(client_loan, publish_copies_a_large_body_into_a_block_and_uses_released_one
 static void lead_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_segment segments[2];
-        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 1};
         uint32_t numbers[2];
 
         (void)userdata;
@@ -147,8 +153,7 @@ static void lead_script(struct fake_peer *peer, void *userdata)
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         expect_block(peer, numbers[0], 40 * ND_MIB);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
-        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
-        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        say_routed(peer, 1);
         expect_block(peer, numbers[1], 40 * ND_MIB);
         fake_peer_drain(peer);
         nd_segment_close(&segments[0]);
@@ -165,6 +170,76 @@ Test(client_loan, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
         cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0);
         cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0, "%s",
                      ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void released_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint32_t number;
+        uint64_t place;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
+        fake_peer_accept(peer);
+        segment = fake_peer_segment(peer, &number);
+        place = expect_block(peer, number, 80 * ND_MIB);
+        client_test_release(peer, number, place);
+        pong(peer); /* to the application's question; it says nothing of routing */
+        expect_block(peer, number, 80 * ND_MIB);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* What comes back was routed: nothing is asked. */
+Test(client_loan, a_publisher_does_not_ask_about_what_is_released)
+{
+        struct fake_peer *peer = fake_peer_start(released_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 80 * ND_MIB, &data), NULL), 0);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 80 * ND_MIB, &data), NULL), 0, "%s",
+                     ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void kept_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segments[3];
+        uint32_t numbers[3];
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 192 * ND_MIB;
+        fake_peer_accept(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        expect_block(peer, numbers[0], 40 * ND_MIB);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        say_routed(peer, 1);
+        expect_block(peer, numbers[1], 40 * ND_MIB);
+        say_routed(peer, 2); /* asked before the next one is even loaned */
+        segments[2] = fake_peer_segment(peer, &numbers[2]);
+        expect_block(peer, numbers[2], 40 * ND_MIB);
+        fake_peer_drain(peer);
+        for (unsigned i = 0; i < 3; ++i)
+                nd_segment_close(&segments[i]);
+}
+
+/* Readers keep what they get: the next message does not have to ask first. */
+Test(client_loan, the_question_how_far_the_daemon_is_leaves_with_the_message)
+{
+        struct fake_peer *peer = fake_peer_start(kept_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        for (unsigned i = 0; i < 3; ++i)
+                cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0,
+                             "%s", ndbus_detail());
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
