@@ -35,6 +35,9 @@ enum bench_way {
         BENCH_LOANED, /* it is written there: only the head is, by us */
 };
 
+/** Writes the head of @message into memory that the system has loaned. It is now that it is handed over. */
+void bench_write_loan(void *at, const void *message);
+
 enum bench_result {
         BENCH_OK = 0,
         BENCH_ENDED = 1,   /* the stream has ended: only where bench_system.is_stream */

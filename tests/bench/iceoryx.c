@@ -88,7 +88,10 @@ static int peer_pub_send(void *userdata, const void *message, size_t n_message, 
         if (r != AllocationResult_SUCCESS)
                 return bench_say("loan of %zu bytes: result %d", n_message, (int)r);
 
-        memcpy(chunk, message, peer->is_loan ? sizeof(struct bench_head) : n_message);
+        if (peer->is_loan)
+                bench_write_loan(chunk, message);
+        else
+                memcpy(chunk, message, n_message);
         iox_pub_publish_chunk(peer->pub, chunk);
         return BENCH_OK;
 }

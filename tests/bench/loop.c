@@ -42,6 +42,16 @@ uint64_t bench_patience_ns(const struct bench_options *options)
         return (uint64_t)((5 + bytes / (32 << 20)) * 1e9);
 }
 
+void bench_write_loan(void *at, const void *message)
+{
+        struct bench_head head;
+
+        memcpy(&head, message, sizeof(head));
+        if (head.time_ns)
+                head.time_ns = bench_now_ns();
+        memcpy(at, &head, sizeof(head));
+}
+
 static int
 publisher_send(struct publisher *p, enum bench_kind kind, uint64_t sequence, size_t n, bool more)
 {

@@ -78,7 +78,7 @@ static int peer_publish_loan(const struct peer *peer,
         r = ndbus_loan(peer->bus, &array, 1, &loan);
         if (r)
                 return r;
-        memcpy((void *)(uintptr_t)array.data, message, sizeof(struct bench_head));
+        bench_write_loan((void *)(uintptr_t)array.data, message);
         r = ndbus_publish_loan(peer->bus, BENCH_SUBJECT, loan, options);
         if (r)
                 ndbus_loan_cancel(loan);
