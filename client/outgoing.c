@@ -154,9 +154,14 @@ void nd_outgoing_finish(struct ndbus *bus, struct nd_outgoing *out)
         bus->credit.n_complete = out->number;
 }
 
+bool nd_outgoing_has_left(const struct ndbus *bus, const struct nd_outgoing *out)
+{
+        return out->is_done || (out->leaves_at > 0 && bus->output.n_left >= out->leaves_at);
+}
+
 void nd_outgoing_lost(struct ndbus *bus, struct nd_outgoing *out, bool has_output)
 {
-        if (out->leaves_at > 0 && (has_output || bus->output.n_left >= out->leaves_at))
+        if ((out->leaves_at > 0 && has_output) || nd_outgoing_has_left(bus, out))
                 nd_outgoing_finish(bus, out);
 }
 

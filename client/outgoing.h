@@ -77,6 +77,9 @@ int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out);
 /* It counts as sent: from now on it is either confirmed or told to be unconfirmed. */
 void nd_outgoing_finish(struct ndbus *bus, struct nd_outgoing *out);
 
+/* Can the other end have all of it? */
+bool nd_outgoing_has_left(const struct ndbus *bus, const struct nd_outgoing *out);
+
 /* The connection is lost: one that was put into the output is finished only if all of it has left, or
  * @has_output: still will. */
 void nd_outgoing_lost(struct ndbus *bus, struct nd_outgoing *out, bool has_output);

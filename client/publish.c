@@ -47,6 +47,10 @@
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
 
+/* But not one that took longer to copy than a call takes: its reader can begin, and its block comes back while
+ * it is in the caches. */
+#define MORE_COPY_BYTES_MAX ((uint64_t)256 << 10)
+
 /* ------------------------------------------------------------------------------- credit */
 
 void nd_credit_start(struct nd_credit *credit, uint64_t grant_bytes)
@@ -154,7 +158,7 @@ static bool credit_may_lead(struct ndbus *bus, const struct nd_outgoing *out)
         credit_set_lead(bus, out, ahead_bytes);
         may_lead = ahead_bytes == 0 || ahead_bytes + out->block_bytes <= credit->lead_bytes;
         is_far = !may_lead || ahead_bytes >= credit->lead_bytes / 2;
-        if (is_far && nd_supply_count_published(bus->supply) == 0) {
+        if (is_far && bus->supply->n_published == 0) {
                 credit->asked_bytes = credit->ahead_bytes = 0;
                 return true;
         }
@@ -174,7 +178,7 @@ static void credit_lead(struct ndbus *bus, const struct nd_outgoing *out)
         credit->ahead_bytes += out->block_bytes;
         if (credit->asked_bytes == 0 &&
             credit->ahead_bytes + out->block_bytes > credit->lead_bytes &&
-            nd_supply_count_published(bus->supply) > 1)
+            bus->supply->n_published > 1)
                 credit_ask(bus, out->number);
 }
 
@@ -390,7 +394,8 @@ send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publis
         if (nd_outgoing_put(bus, out))
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         credit_lead(bus, out);
-        if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX) {
+        if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX ||
+            (!out->is_loan && out->block_bytes >= MORE_COPY_BYTES_MAX)) {
                 bus->outgoing = out;
                 send_output(bus, out, o->timeout_ms);
                 bus->outgoing = NULL;

@@ -23,6 +23,7 @@
 #include "client/supply.h"
 #include <unistd.h>
 #include "client/bus.h"
+#include "client/outgoing.h"
 #include "protocol/shm/release.h"
 
 /* A segment in which nothing has been for so long is given back. */
@@ -101,7 +102,7 @@ static void segment_settle(struct nd_supply *supply, struct nd_shm_segment *segm
         if (segment->state == ND_SEGMENT_UNKNOWN)
                 n_used -= segment->n_published;
         if (segment->is_retired && segment->state != ND_SEGMENT_ASKED && n_used == 0 &&
-            segment != supply->publishing)
+            segment != supply->publishing.segment)
                 segment_give_back(supply, segment);
 }
 
@@ -144,6 +145,7 @@ void nd_supply_lost(struct ndbus *bus)
         struct nd_supply *supply = bus->supply;
 
         supply->is_on = false;
+        supply->n_published = 0;
         nd_list_for_each_safe (i, &supply->pool.segments) {
                 struct nd_shm_segment *segment = nd_list_entry(i, struct nd_shm_segment, node);
 
@@ -281,8 +283,9 @@ void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *b
 {
         *nd_blocks_note(&block->segment->blocks, block->place) = NOTE_PUBLISHED;
         ++block->segment->n_published;
+        ++supply->n_published;
         block->segment->was_published = true;
-        supply->publishing = block->segment;
+        supply->publishing = *block;
 }
 
 void nd_supply_published(struct nd_supply *supply,
@@ -290,29 +293,34 @@ void nd_supply_published(struct nd_supply *supply,
                          uint64_t bytes,
                          bool is_so)
 {
-        supply->publishing = NULL;
+        struct nd_shm_segment *segment = block->segment;
+
+        supply->publishing = (struct nd_supply_block){0};
         if (is_so) {
                 ++supply->n_in_blocks;
                 supply->unheard_bytes += bytes;
-                segment_settle(supply, block->segment);
+                segment_settle(supply, segment);
         } else {
-                *nd_blocks_note(&block->segment->blocks, block->place) = 0;
-                --block->segment->n_published;
+                *nd_blocks_note(&segment->blocks, block->place) = 0;
+                --segment->n_published;
+                if (segment->state == ND_SEGMENT_OPEN)
+                        --supply->n_published;
         }
 }
 
-size_t nd_supply_count_published(const struct nd_supply *supply)
+/* Is it published, and may be released? Not before the daemon can have all of its PUBLISH. */
+static bool supply_is_out(const struct ndbus *bus, struct nd_shm_segment *segment, uint64_t place)
 {
-        size_t n = 0;
+        const struct nd_supply_block *publishing = &bus->supply->publishing;
+        const uint32_t *note;
 
-        nd_list_for_each (i, &supply->pool.segments) {
-                const struct nd_shm_segment *segment =
-                        nd_list_entry(i, struct nd_shm_segment, node);
-
-                if (segment->state == ND_SEGMENT_OPEN)
-                        n += segment->n_published;
-        }
-        return n;
+        if (!segment || segment->state != ND_SEGMENT_OPEN)
+                return false;
+        if (segment == publishing->segment && place == publishing->place &&
+            !(bus->outgoing && nd_outgoing_has_left(bus, bus->outgoing)))
+                return false;
+        note = nd_blocks_note(&segment->blocks, place);
+        return note && *note == NOTE_PUBLISHED;
 }
 
 int nd_supply_hear_release(struct ndbus *bus,
@@ -327,16 +335,14 @@ int nd_supply_hear_release(struct ndbus *bus,
         int r;
 
         while ((r = nd_release_next(&reader, &number, &place, fault)) == 1) {
-                uint32_t *note;
-
                 if (!segment || segment->number != number)
                         segment = nd_shm_pool_find(&supply->pool, number);
-                note = segment ? nd_blocks_note(&segment->blocks, place) : NULL;
-                if (!note || *note != NOTE_PUBLISHED)
+                if (!supply_is_out(bus, segment, place))
                         return nd_fault_set(fault, NDBUS_EPROTOCOL, "RELEASE",
                                             "of segment %u, place %llu, which is not published",
                                             number, (unsigned long long)place);
                 --segment->n_published;
+                --supply->n_published;
                 nd_shm_pool_give(segment, place, now);
                 if (segment->is_retired)
                         segment_settle(supply, nd_steal(segment));

@@ -22,6 +22,12 @@ enum nd_segment_state {
         ND_SEGMENT_OPEN,    /* messages may be published in it */
 };
 
+/* One that is taken, and not published. */
+struct nd_supply_block {
+        struct nd_shm_segment *segment; /* NULL: none */
+        uint64_t place;
+};
+
 struct nd_supply {
         struct nd_shm_pool pool;
         struct ndbus *bus;                   /* NULL: it has gone, loans have not */
@@ -29,7 +35,8 @@ struct nd_supply {
         struct nd_header_cache descriptions; /* of loans */
         bool is_on;                          /* this connection has shared memory */
         uint32_t last_number;                /* of a segment */
-        struct nd_shm_segment *publishing;   /* a block of it is just being published; or NULL */
+        struct nd_supply_block publishing;   /* it is just being published; or none */
+        size_t n_published;                  /* blocks on this connection that are not released */
         uint64_t failed_bytes;               /* no segment for so much could be had */
         uint64_t failed_ns;                  /* then */
         uint64_t trimmed_ns;
@@ -37,12 +44,6 @@ struct nd_supply {
         uint64_t unheard_bytes; /* published since then */
         uint64_t n_in_blocks;   /* messages published so */
         uint64_t n_fallback;    /* that would have been, but went by the socket */
-};
-
-/* One that is taken, and not published. */
-struct nd_supply_block {
-        struct nd_shm_segment *segment; /* NULL: none */
-        uint64_t place;
 };
 
 struct nd_supply *nd_supply_new(struct ndbus *bus);
@@ -75,15 +76,12 @@ bool nd_supply_wait_open(struct ndbus *bus,
 
 /* It is about to be published: it may be released before the call that does it returns. */
 void nd_supply_publish(struct nd_supply *supply, const struct nd_supply_block *block);
-/* Then: it is the daemon's, with a body of @bytes, until it is released; or the daemon does not have all of its PUBLISH, and
- * never will, and it is the caller's again. */
+/* Then: it is the daemon's, with a body of @bytes, until it is released; or the daemon does not have all of its
+ * PUBLISH, and never will, and it is the caller's again. */
 void nd_supply_published(struct nd_supply *supply,
                          const struct nd_supply_block *block,
                          uint64_t bytes,
                          bool is_so);
-
-/* Blocks that were published and are not released. */
-size_t nd_supply_count_published(const struct nd_supply *supply);
 
 static inline bool nd_supply_is_open(const struct nd_supply_block *block)
 {

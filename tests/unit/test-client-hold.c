@@ -8,6 +8,7 @@
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <ndbus/ndbus.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -213,6 +214,7 @@ Test(client_hold, credit_for_a_block_leaves_when_it_is_freed_or_with_the_next_ca
         struct ndbus_subscribe_options options = NDBUS_SUBSCRIBE_OPTIONS_INIT;
         struct fake_peer *peer = fake_peer_start(credit_script, NULL);
         struct ndbus *bus = client_test_open(peer);
+        struct pollfd ready = {.fd = ndbus_fd(bus), .events = POLLIN};
         struct ndbus_message *m;
 
         options.window_bytes = 2000; /* a message is half of it */
@@ -221,9 +223,11 @@ Test(client_hold, credit_for_a_block_leaves_when_it_is_freed_or_with_the_next_ca
         sem_post(&go_script);
         sem_wait(&go_test);
         ndbus_message_free(m);
+        cr_assert_eq(poll(&ready, 1, 5000), 1);
         m = client_test_receive(bus);
         sem_post(&go_script);
         sem_wait(&go_test);
+        cr_assert_eq(poll(&ready, 1, 5000), 1, "who waits for the descriptor is not called");
         cr_assert_eq(ndbus_receive(bus, &(struct ndbus_message *){NULL}, 0), NDBUS_ETIMEDOUT);
         sem_wait(&go_test);
         ndbus_message_free(m);

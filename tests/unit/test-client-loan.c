@@ -244,6 +244,68 @@ Test(client_loan, the_question_how_far_the_daemon_is_leaves_with_the_message)
         fake_peer_end(peer);
 }
 
+static void hasty_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint32_t number;
+        uint64_t place;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->grant_bytes = 16 * BYTES;
+        client_test_accept_shm(peer);
+        segment = fake_peer_segment(peer, &number);
+        place = expect_block(peer, number, BYTES);
+        client_test_release(peer, number, place);
+        pong(peer);
+        sem_wait(&go_script); /* it is being published in again, and the socket is full */
+        client_test_release(peer, number, place);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+static int tell_script(void *userdata)
+{
+        bool *is_told = userdata;
+
+        if (*is_told)
+                sem_post(&go_script);
+        *is_told = false;
+        return 0;
+}
+
+/* A daemon that releases what it cannot have: the block is still the application's. */
+Test(client_loan, what_has_not_left_is_not_released)
+{
+        struct ndbus_publish_options once = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        const struct ndbus_array small = bytes_array(&(int64_t){4000});
+        struct fake_peer *peer = fake_peer_start(hasty_script, NULL);
+        struct ndbus_loan *again;
+        bool is_told = false;
+        uint8_t *data;
+        struct ndbus *bus;
+        int r;
+
+        once.timeout_ms = 0;
+        options.interrupted = tell_script;
+        options.userdata = &is_told;
+        cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, BYTES, &data), NULL), 0);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        again = loan(bus, BYTES, &data);
+        while ((r = ndbus_publish(bus, "t", &small, 1, &once)) == 0)
+                continue;
+        cr_assert_eq(r, NDBUS_EWOULDBLOCK, "%s", ndbus_detail());
+        is_told = true;
+        cr_assert_neq(ndbus_publish_loan(bus, "t", again, NULL), 0);
+        cr_assert(strstr(ndbus_detail(), "RELEASE"), "%s", ndbus_detail());
+        memset(data, 1, BYTES);
+        ndbus_loan_cancel(again);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        cr_assert_eq(client_test_n_mappings(), 0);
+}
+
 static void room_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 3};
