@@ -21,8 +21,8 @@
 #define LOOP_WINDOW_BYTES   (UINT64_C(64) << 20)
 #define LOOP_GREET_BYTES    64u
 #define LOOP_WARM_NS        UINT64_C(40000000)
-#define LOOP_WARM_SHARED_NS UINT64_C(500000000) /* segments grow to what is in flight */
-#define LOOP_WARM_MIN       3u                  /* as many buffers as are in use at a time */
+#define LOOP_WARM_SHARED_NS UINT64_C(1500000000) /* segments grow to what is in flight */
+#define LOOP_WARM_MIN       3u                   /* as many buffers as are in use at a time */
 #define LOOP_MESSAGES_MIN   2u
 #define LOOP_CLOCK_INTERVAL 64u /* small messages: one look at the clock for so many */
 

@@ -18,7 +18,7 @@
 
 #define BUS_DEPTH       65536u
 #define BUS_WINDOW      4096u
-#define BUS_BLOCK_BYTES (UINT64_C(256) << 20)
+#define BUS_BLOCK_BYTES (UINT64_C(128) << 20)
 #define BUS_WAIT_MS     30000
 
 struct peer {
