@@ -40,9 +40,10 @@
 /* What a message that may wait waits for the daemon's word on a segment. */
 #define ANSWER_MS_MAX 1000
 
-/* The socket is read before the next block when so much was copied: what was released is then filled again, and
- * still in the caches. */
-#define COPY_READ_BYTES ((uint64_t)1 << 20)
+/* The socket is read before the next block when so much was copied, or about four messages: what was released is
+ * then filled again, and still in the caches. */
+#define COPY_READ_BYTES_MIN ((uint64_t)256 << 10)
+#define COPY_READ_BYTES_MAX ((uint64_t)1 << 20)
 
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
@@ -405,6 +406,11 @@ send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publis
         return out->is_done ? 0 : nd_connection_fail_down(bus);
 }
 
+static uint64_t copy_read_bytes(uint64_t body_bytes)
+{
+        return nd_max_u64(COPY_READ_BYTES_MIN, nd_min_u64(4 * body_bytes, COPY_READ_BYTES_MAX));
+}
+
 /* The block that a body is sent in, or copied into first; none if that cannot be. */
 static struct nd_supply_block
 choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_bytes, int timeout_ms)
@@ -415,7 +421,7 @@ choose_block(struct ndbus *bus, const struct ndbus_loan *loan, uint64_t body_byt
                 nd_supply_hear(bus);
                 block = loan->block;
         } else if (body_bytes >= ND_SHM_COPY_BYTES_MIN) {
-                nd_supply_take(bus, body_bytes, COPY_READ_BYTES, &block);
+                nd_supply_take(bus, body_bytes, copy_read_bytes(body_bytes), &block);
         }
         if (timeout_ms < 0 || timeout_ms > ANSWER_MS_MAX)
                 timeout_ms = ANSWER_MS_MAX;
