@@ -429,7 +429,7 @@ void nd_subscription_add_pending(struct ndbus_subscription *sub, uint64_t n);
 bool nd_receive_is_ready(const struct ndbus *bus);
 
 /* grant.c */
-void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes, bool is_in_block);
+void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes);
 /* Writes CREDIT for everything that was taken, or for that of one. */
 void nd_grant_write_all(struct ndbus *bus);
 void nd_grant_write(struct ndbus_subscription *sub);

@@ -10,9 +10,9 @@
  * may be waiting for exactly that. A moment, because in a flow of small messages the next one
  * comes sooner: a packet for each would double the traffic, and meet the next one in the daemon.
  *
- * A CREDIT that is due is sent before the message is handed out, so that the next ones arrive while the
- * application works. But a message in a block has nothing to arrive, and would come later by what the
- * system call takes: its CREDIT leaves with the next call, or with the RELEASE when it is freed.
+ * A CREDIT that is due is sent before the message is handed out, also when that lies in a block and is none of
+ * this process's memory: the application may keep it for an hour, and until the daemon hears it nothing more can
+ * come, queues fill, and their policies block or drop.
  *
  * Of a group it is not taking that counts but freeing, and messages are named by their numbers: see
  * finish.c. Who frees slowly is heard at the next call; who frees fast, some 200 times a second.
@@ -124,7 +124,7 @@ static bool grant_is_due(const struct ndbus_subscription *sub)
                nd_output_bytes(&sub->bus->output) < OUTPUT_BYTES_MAX;
 }
 
-void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes, bool is_in_block)
+void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes)
 {
         struct ndbus *bus = sub->bus;
 
@@ -136,8 +136,8 @@ void nd_grant_taken(struct ndbus_subscription *sub, uint64_t body_bytes, bool is
                 return;
         if (grant_is_due(sub)) {
                 nd_grant_write(sub);
-                if (!is_in_block)
-                        nd_connection_send(bus);
+                nd_hold_tell(bus); /* what was freed before goes with it */
+                nd_connection_send(bus);
         } else {
                 grant_later(sub);
         }

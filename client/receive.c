@@ -52,7 +52,7 @@ static int take(struct ndbus *bus, struct nd_arrival *arrival, struct ndbus_mess
         --sub->stats.waiting;
         ++sub->stats.received;
         sub->stats.received_bytes += m->body_bytes;
-        nd_grant_taken(sub, m->body_bytes, m->hold);
+        nd_grant_taken(sub, m->body_bytes);
         if (header->unsupported) {
                 r = nd_detail_fail(NDBUS_EUNSUPPORTED,
                                    "message %llu on %s: needs \"%s\", which this library does not "
@@ -106,10 +106,8 @@ static int receive(struct ndbus *bus,
         uint64_t deadline_ns;
         int r;
 
-        if (nd_output_bytes(&bus->output) > 0 && bus->connection.state == ND_STATE_READY) {
-                nd_hold_tell(bus); /* what was freed goes with it */
+        if (nd_output_bytes(&bus->output) > 0 && bus->connection.state == ND_STATE_READY)
                 nd_connection_send(bus);
-        }
         if (arrival)
                 return take(bus, arrival, ret_message);
 

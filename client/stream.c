@@ -79,7 +79,7 @@ static void stream_complete(struct ndbus *bus, struct nd_stream *stream)
                 sub->out_bytes += stream->body_bytes;
         }
         if (sub && m && sub->is_internal) {
-                nd_grant_taken(sub, m->body_bytes, false);
+                nd_grant_taken(sub, m->body_bytes);
                 nd_call_answer(bus, m);
         } else if (sub && m) {
                 if (m->finish)
@@ -89,7 +89,7 @@ static void stream_complete(struct ndbus *bus, struct nd_stream *stream)
                 ++sub->stats.waiting;
         } else if (sub && stream->is_refused) {
                 nd_subscription_add_dropped(sub, 1);
-                nd_grant_taken(sub, stream->body_bytes, false);
+                nd_grant_taken(sub, stream->body_bytes);
                 if (sub->group)
                         nd_grant_refused(sub, stream->delivery, stream->body_bytes);
         } else {

@@ -308,7 +308,8 @@ void nd_supply_published(struct nd_supply *supply,
         }
 }
 
-/* Is it published, and may be released? Not before the daemon can have all of its PUBLISH. */
+/* Is it published, and may be released? While it is being sent, not before the daemon can have all of its
+ * PUBLISH. */
 static bool supply_is_out(const struct ndbus *bus, struct nd_shm_segment *segment, uint64_t place)
 {
         const struct nd_supply_block *publishing = &bus->supply->publishing;

@@ -338,15 +338,6 @@ const struct fake_packet *fake_peer_expect(struct fake_peer *peer, enum nd_kind 
         return packet;
 }
 
-bool fake_peer_is_quiet(const struct fake_peer *peer)
-{
-        char byte;
-        ssize_t n = recv(peer->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-
-        check(n >= 0 || errno == EAGAIN);
-        return n < 0;
-}
-
 void fake_peer_drain(struct fake_peer *peer)
 {
         while (fake_peer_read(peer))

@@ -65,9 +65,6 @@ const struct fake_packet *fake_peer_read(struct fake_peer *peer);
 /** The next packet but CREDIT, which must be of that kind. */
 const struct fake_packet *fake_peer_expect(struct fake_peer *peer, enum nd_kind kind);
 
-/** Nothing that the client has sent is still to be read. */
-bool fake_peer_is_quiet(const struct fake_peer *peer);
-
 /** Reads until the client closes. */
 void fake_peer_drain(struct fake_peer *peer);
 

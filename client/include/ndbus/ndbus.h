@@ -194,8 +194,9 @@ struct ndbus_publish_options {
         const char *encoding; /**< how to read the frames when they are not plain arrays, or NULL */
         uint8_t retain;       /**< keep as the topic's value for later subscribers */
         uint8_t more;         /**< more messages follow at once: this one may wait in a buffer for
-                                   them, unless 256 KiB and more were copied for it; any other call
-                                   of the library sends it */
+                                   them, unless 256 KiB and more were copied for it; the next call
+                                   that publishes without it, receives, asks or flushes sends it,
+                                   ndbus_loan() does not */
         uint8_t if_wanted;    /**< without subscribers do nothing and return 0 */
         uint8_t reserved8[5];
         uint64_t reserved[4];
