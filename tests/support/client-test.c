@@ -51,6 +51,44 @@ void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t plac
                        writer.n);
 }
 
+void client_test_pong(struct fake_peer *peer, uint64_t n_routed)
+{
+        const struct nd_prelude p = {.kind = ND_KIND_PONG,
+                                     .sequence =
+                                             fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence,
+                                     .place = n_routed};
+
+        fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+uint64_t client_test_expect_block(struct fake_peer *peer, uint32_t segment, uint64_t bytes)
+{
+        const struct nd_prelude *p = &fake_peer_expect(peer, ND_KIND_PUBLISH)->prelude;
+
+        must(p->flags == ND_FLAG_BODY_IN_BLOCK && p->segment == segment);
+        must(p->body_bytes == bytes && p->place % 64 == 0);
+        return p->place;
+}
+
+struct ndbus_loan *client_test_loan(struct ndbus *bus, int64_t n, uint8_t **ret_data)
+{
+        struct ndbus_array array = {.dtype = "uint8", .ndim = 1, .shape = &n};
+        struct ndbus_loan *loan = NULL;
+
+        must(ndbus_loan(bus, &array, 1, &loan) == 0);
+        must((uintptr_t)array.data % 64 == 0);
+        *ret_data = (uint8_t *)(uintptr_t)array.data;
+        return loan;
+}
+
+struct ndbus_shm_stats client_test_shm_stats(const struct ndbus *bus)
+{
+        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
+
+        must(ndbus_shm_stats(bus, &stats) == 0);
+        return stats;
+}
+
 struct ndbus *client_test_open(struct fake_peer *peer)
 {
         struct ndbus *bus = NULL;

@@ -29,6 +29,17 @@ void client_test_accept_shm(struct fake_peer *peer);
 /** For scripts: RELEASE for a block that the client published. */
 void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place);
 
+/** For scripts: PONG to the next packet, a PING: so many messages are routed. */
+void client_test_pong(struct fake_peer *peer, uint64_t n_routed);
+
+/** For scripts: the next packet is a PUBLISH in a block; returns where. */
+uint64_t client_test_expect_block(struct fake_peer *peer, uint32_t segment, uint64_t bytes);
+
+/** An array of @n bytes, written in place. */
+struct ndbus_loan *client_test_loan(struct ndbus *bus, int64_t n, uint8_t **ret_data);
+
+struct ndbus_shm_stats client_test_shm_stats(const struct ndbus *bus);
+
 /** Opens a bus to the peer, default options. */
 struct ndbus *client_test_open(struct fake_peer *peer);
 

@@ -117,14 +117,6 @@ static const struct ndbus_array *array_of(struct ndbus_message *m)
         return array;
 }
 
-static uint64_t n_held(struct ndbus *bus)
-{
-        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
-
-        cr_assert_eq(ndbus_shm_stats(bus, &stats), 0);
-        return stats.held;
-}
-
 static void two_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_segment segment = make_segment();
@@ -168,13 +160,13 @@ Test(client_hold, a_message_is_read_where_it_lies_and_released_once_for_each_del
         cr_assert_eq((uintptr_t)array_of(a)->data % 64, 0);
         cr_assert_eq(array_of(a)->flags, NDBUS_READ_ONLY);
         cr_assert_eq(nd_pattern_compare(array_of(a)->data, 4096, 5000), 5000);
-        cr_assert_eq(n_held(bus), 2);
+        cr_assert_eq(client_test_shm_stats(bus).held, 2);
         write_faults(array_of(a));
         ndbus_message_free(a);
         cr_assert_eq(nd_pattern_compare(array_of(b)->data, 4096, 5000), 5000);
         ndbus_message_free(b);
         sem_wait(&go_test); /* both are released, and this thread has called nothing meanwhile */
-        cr_assert_eq(n_held(bus), 0);
+        cr_assert_eq(client_test_shm_stats(bus).held, 0);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
@@ -259,11 +251,11 @@ Test(client_hold, an_export_keeps_the_block_until_its_deleter_runs_on_any_thread
         ndbus_message_free(m);
         ndbus_message_free(client_test_receive(bus));
         sem_wait(&go_test);
-        cr_assert_eq(n_held(bus), 1);
+        cr_assert_eq(client_test_shm_stats(bus).held, 1);
         cr_assert_eq(pthread_create(&thread, NULL, delete_it, tensor), 0);
         sem_wait(&go_test);
         pthread_join(thread, NULL);
-        cr_assert_eq(n_held(bus), 0);
+        cr_assert_eq(client_test_shm_stats(bus).held, 0);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -352,7 +344,7 @@ Test(client_hold, a_segment_that_is_none_is_refused_and_the_socket_goes_on)
 
         for (uint32_t i = 0; i < N_BAD; ++i)
                 client_test_expect(bus, 2 * i + 2, 1000, 1);
-        cr_assert_eq(n_held(bus), 0);
+        cr_assert_eq(client_test_shm_stats(bus).held, 0);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);

@@ -50,52 +50,6 @@ static int publish(struct ndbus *bus, int64_t n)
         return ndbus_publish(bus, "t", &array, 1, NULL);
 }
 
-static struct ndbus_loan *loan(struct ndbus *bus, int64_t n, uint8_t **ret_data)
-{
-        struct ndbus_array array = bytes_array(&n);
-        struct ndbus_loan *loan = NULL;
-
-        cr_assert_eq(ndbus_loan(bus, &array, 1, &loan), 0, "%s", ndbus_detail());
-        cr_assert_eq((uintptr_t)array.data % 64, 0);
-        *ret_data = (uint8_t *)(uintptr_t)array.data;
-        return loan;
-}
-
-static struct ndbus_shm_stats stats_of(struct ndbus *bus)
-{
-        struct ndbus_shm_stats stats = {.size = sizeof(stats)};
-
-        cr_assert_eq(ndbus_shm_stats(bus, &stats), 0);
-        return stats;
-}
-
-/* A PUBLISH in a block; returns where. */
-static uint64_t expect_block(struct fake_peer *peer, uint32_t segment, uint64_t bytes)
-{
-        const struct nd_prelude *p = &fake_peer_expect(peer, ND_KIND_PUBLISH)->prelude;
-
-        must(p->flags == ND_FLAG_BODY_IN_BLOCK && p->segment == segment);
-        must(p->body_bytes == bytes && p->place % 64 == 0);
-        return p->place;
-}
-
-/* To a PING. */
-static void say_routed(struct fake_peer *peer, uint64_t place)
-{
-        const struct nd_prelude p = {.kind = ND_KIND_PONG,
-                                     .sequence =
-                                             fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence,
-                                     .place = place};
-
-        fake_peer_send(peer, &p, NULL, 0, NULL, 0);
-}
-
-/* The same, of nothing. */
-static void pong(struct fake_peer *peer)
-{
-        say_routed(peer, 0);
-}
-
 static void copy_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_segment segment;
@@ -106,14 +60,14 @@ static void copy_script(struct fake_peer *peer, void *userdata)
         client_test_accept_shm(peer);
         must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 1000);
         segment = fake_peer_segment(peer, &number);
-        first = expect_block(peer, number, 500000);
+        first = client_test_expect_block(peer, number, 500000);
         must(nd_pattern_compare(segment.base + first, 0, 500000) == 500000);
-        second = expect_block(peer, number, 500000);
+        second = client_test_expect_block(peer, number, 500000);
         must(second != first);
         client_test_release(peer, number, first);
-        pong(peer);
-        must(expect_block(peer, number, 500000) == first);
-        pong(peer);
+        client_test_pong(peer, 0);
+        must(client_test_expect_block(peer, number, 500000) == first);
+        client_test_pong(peer, 0);
         fake_peer_drain(peer);
         nd_segment_close(&segment);
 }
@@ -131,117 +85,14 @@ Test(client_loan, publish_copies_a_large_body_into_a_block_and_uses_released_one
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
         cr_assert_eq(publish(bus, 500000), 0);
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
-        cr_assert_eq(stats_of(bus).published, 3);
-        cr_assert_eq(stats_of(bus).fallback, 0);
-        cr_assert_eq(stats_of(bus).blocks, 2);
-        cr_assert_eq(stats_of(bus).segments, 1);
+        cr_assert_eq(client_test_shm_stats(bus).published, 3);
+        cr_assert_eq(client_test_shm_stats(bus).fallback, 0);
+        cr_assert_eq(client_test_shm_stats(bus).blocks, 2);
+        cr_assert_eq(client_test_shm_stats(bus).segments, 1);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
         cr_assert_eq(client_test_n_mappings(), 0);
-}
-
-static void lead_script(struct fake_peer *peer, void *userdata)
-{
-        struct nd_segment segments[2];
-        uint32_t numbers[2];
-
-        (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
-        fake_peer_accept(peer);
-        segments[0] = fake_peer_segment(peer, &numbers[0]);
-        expect_block(peer, numbers[0], 40 * ND_MIB);
-        segments[1] = fake_peer_segment(peer, &numbers[1]);
-        say_routed(peer, 1);
-        expect_block(peer, numbers[1], 40 * ND_MIB);
-        fake_peer_drain(peer);
-        nd_segment_close(&segments[0]);
-        nd_segment_close(&segments[1]);
-}
-
-/* Blocks take no credit: what is not routed is bounded all the same. */
-Test(client_loan, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
-{
-        struct fake_peer *peer = fake_peer_start(lead_script, NULL);
-        struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
-
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0, "%s",
-                     ndbus_detail());
-        ndbus_close(bus, 0, NULL);
-        fake_peer_end(peer);
-}
-
-static void released_script(struct fake_peer *peer, void *userdata)
-{
-        struct nd_segment segment;
-        uint32_t number;
-        uint64_t place;
-
-        (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
-        fake_peer_accept(peer);
-        segment = fake_peer_segment(peer, &number);
-        place = expect_block(peer, number, 80 * ND_MIB);
-        client_test_release(peer, number, place);
-        pong(peer); /* to the application's question; it says nothing of routing */
-        expect_block(peer, number, 80 * ND_MIB);
-        fake_peer_drain(peer);
-        nd_segment_close(&segment);
-}
-
-/* What comes back was routed: nothing is asked. */
-Test(client_loan, a_publisher_does_not_ask_about_what_is_released)
-{
-        struct fake_peer *peer = fake_peer_start(released_script, NULL);
-        struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
-
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 80 * ND_MIB, &data), NULL), 0);
-        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 80 * ND_MIB, &data), NULL), 0, "%s",
-                     ndbus_detail());
-        ndbus_close(bus, 0, NULL);
-        fake_peer_end(peer);
-}
-
-static void kept_script(struct fake_peer *peer, void *userdata)
-{
-        struct nd_segment segments[3];
-        uint32_t numbers[3];
-
-        (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 192 * ND_MIB;
-        fake_peer_accept(peer);
-        segments[0] = fake_peer_segment(peer, &numbers[0]);
-        expect_block(peer, numbers[0], 40 * ND_MIB);
-        segments[1] = fake_peer_segment(peer, &numbers[1]);
-        say_routed(peer, 1);
-        expect_block(peer, numbers[1], 40 * ND_MIB);
-        say_routed(peer, 2); /* asked before the next one is even loaned */
-        segments[2] = fake_peer_segment(peer, &numbers[2]);
-        expect_block(peer, numbers[2], 40 * ND_MIB);
-        fake_peer_drain(peer);
-        for (unsigned i = 0; i < 3; ++i)
-                nd_segment_close(&segments[i]);
-}
-
-/* Readers keep what they get: the next message does not have to ask first. */
-Test(client_loan, the_question_how_far_the_daemon_is_leaves_with_the_message)
-{
-        struct fake_peer *peer = fake_peer_start(kept_script, NULL);
-        struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
-
-        for (unsigned i = 0; i < 3; ++i)
-                cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 40 * ND_MIB, &data), NULL), 0,
-                             "%s", ndbus_detail());
-        ndbus_close(bus, 0, NULL);
-        fake_peer_end(peer);
 }
 
 static void hasty_script(struct fake_peer *peer, void *userdata)
@@ -254,11 +105,12 @@ static void hasty_script(struct fake_peer *peer, void *userdata)
         fake_peer_welcome(peer)->grant_bytes = 16 * BYTES;
         client_test_accept_shm(peer);
         segment = fake_peer_segment(peer, &number);
-        place = expect_block(peer, number, BYTES);
+        place = client_test_expect_block(peer, number, BYTES);
         client_test_release(peer, number, place);
-        pong(peer);
+        client_test_pong(peer, 0);
         sem_wait(&go_script); /* it is being published in again, and the socket is full */
         client_test_release(peer, number, place);
+        sem_wait(&go_script); /* it has heard that; before, nothing may leave */
         fake_peer_drain(peer);
         nd_segment_close(&segment);
 }
@@ -290,59 +142,21 @@ Test(client_loan, what_has_not_left_is_not_released)
         options.interrupted = tell_script;
         options.userdata = &is_told;
         cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, BYTES, &data), NULL), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, BYTES, &data), NULL), 0);
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
-        again = loan(bus, BYTES, &data);
+        again = client_test_loan(bus, BYTES, &data);
         while ((r = ndbus_publish(bus, "t", &small, 1, &once)) == 0)
                 continue;
         cr_assert_eq(r, NDBUS_EWOULDBLOCK, "%s", ndbus_detail());
         is_told = true;
         cr_assert_neq(ndbus_publish_loan(bus, "t", again, NULL), 0);
+        sem_post(&go_script);
         cr_assert(strstr(ndbus_detail(), "RELEASE"), "%s", ndbus_detail());
         memset(data, 1, BYTES);
         ndbus_loan_cancel(again);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_mappings(), 0);
-}
-
-static void room_script(struct fake_peer *peer, void *userdata)
-{
-        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 3};
-        struct nd_segment segment;
-        uint32_t number;
-
-        (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 176 * ND_MIB;
-        fake_peer_accept(peer);
-        segment = fake_peer_segment(peer, &number);
-        for (unsigned i = 0; i < 3; ++i)
-                expect_block(peer, number, 16 * ND_MIB);
-        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
-        for (unsigned i = 3; i < 6; ++i)
-                expect_block(peer, number, 16 * ND_MIB);
-        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
-        fake_peer_expect(peer, ND_KIND_PING);
-        expect_block(peer, number, 16 * ND_MIB);
-        fake_peer_drain(peer);
-        nd_segment_close(&segment);
-}
-
-/* It does not wait for an answer as long as that leaves 64 MiB free: 96 MiB are ahead here. */
-Test(client_loan, a_publisher_is_further_ahead_where_there_is_memory)
-{
-        struct fake_peer *peer = fake_peer_start(room_script, NULL);
-        struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
-
-        ndbus_loan_cancel(loan(bus, 176 * ND_MIB, &data));
-        for (unsigned i = 0; i < 7; ++i)
-                cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 16 * ND_MIB, &data), NULL), 0,
-                             "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).segments, 1);
-        ndbus_close(bus, 0, NULL);
-        fake_peer_end(peer);
 }
 
 static void exhaust_script(struct fake_peer *peer, void *userdata)
@@ -357,14 +171,14 @@ static void exhaust_script(struct fake_peer *peer, void *userdata)
         fake_peer_accept(peer);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         for (unsigned i = 0; i < 4; ++i)
-                expect_block(peer, numbers[0], BYTES);
+                client_test_expect_block(peer, numbers[0], BYTES);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
         must(numbers[1] != numbers[0] && segments[1].bytes == BYTES);
-        expect_block(peer, numbers[1], BYTES);
+        client_test_expect_block(peer, numbers[1], BYTES);
         must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == BYTES);
         client_test_release(peer, numbers[0], 2 * BYTES);
-        pong(peer);
-        must(expect_block(peer, numbers[0], BYTES) == 2 * BYTES);
+        client_test_pong(peer, 0);
+        must(client_test_expect_block(peer, numbers[0], BYTES) == 2 * BYTES);
         fake_peer_drain(peer);
         nd_segment_close(&segments[0]);
         nd_segment_close(&segments[1]);
@@ -378,11 +192,11 @@ Test(client_loan, when_blocks_run_out_there_is_another_segment_then_the_socket)
 
         for (unsigned i = 0; i < 6; ++i)
                 cr_assert_eq(publish(bus, BYTES), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).published, 5);
-        cr_assert_eq(stats_of(bus).fallback, 1);
+        cr_assert_eq(client_test_shm_stats(bus).published, 5);
+        cr_assert_eq(client_test_shm_stats(bus).fallback, 1);
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
         cr_assert_eq(publish(bus, BYTES), 0);
-        cr_assert_eq(stats_of(bus).published, 6);
+        cr_assert_eq(client_test_shm_stats(bus).published, 6);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -417,9 +231,9 @@ Test(client_loan, a_refused_segment_is_not_used_and_the_socket_carries_it)
 
         cr_assert_eq(publish(bus, 500000), 0, "%s", ndbus_detail());
         cr_assert_eq(publish(bus, 500000), 0);
-        cr_assert_eq(stats_of(bus).published, 0);
-        cr_assert_eq(stats_of(bus).fallback, 2);
-        cr_assert_eq(stats_of(bus).segments, 0);
+        cr_assert_eq(client_test_shm_stats(bus).published, 0);
+        cr_assert_eq(client_test_shm_stats(bus).fallback, 2);
+        cr_assert_eq(client_test_shm_stats(bus).segments, 0);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
@@ -434,13 +248,13 @@ static void loan_script(struct fake_peer *peer, void *userdata)
         (void)userdata;
         client_test_accept_shm(peer);
         segment = fake_peer_segment(peer, &number);
-        place = expect_block(peer, number, 320);
+        place = client_test_expect_block(peer, number, 320);
         must(nd_pattern_compare(segment.base + place, 0, 100) == 100);
         for (unsigned i = 100; i < 128; ++i)
                 must(segment.base[place + i] == 0);
         must(nd_pattern_compare(segment.base + place + 128, 128, 64) == 64);
         client_test_release(peer, number, place);
-        pong(peer);
+        client_test_pong(peer, 0);
         fake_peer_drain(peer);
         nd_segment_close(&segment);
 }
@@ -474,10 +288,10 @@ Test(client_loan, a_loan_is_laid_out_like_a_body)
         cr_assert_eq(arrays[2].data, data + 192);
         nd_pattern_fill(data, 0, 100);
         nd_pattern_fill(data + 128, 128, 192);
-        cr_assert_eq(stats_of(bus).blocks, 1);
+        cr_assert_eq(client_test_shm_stats(bus).blocks, 1);
         cr_assert_eq(ndbus_publish_loan(bus, "t", loan, NULL), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
-        cr_assert_eq(stats_of(bus).blocks, 0, "free exactly once");
+        cr_assert_eq(client_test_shm_stats(bus).blocks, 0, "free exactly once");
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -490,7 +304,7 @@ static void lost_script(struct fake_peer *peer, void *userdata)
         (void)userdata;
         client_test_accept_shm(peer);
         segment = fake_peer_segment(peer, &number);
-        expect_block(peer, number, 100000);
+        client_test_expect_block(peer, number, 100000);
         must(nd_pattern_compare(segment.base, 0, 100000) == 100000);
         fake_peer_hang_up(peer);
         sem_post(&go_test);
@@ -500,7 +314,7 @@ static void lost_script(struct fake_peer *peer, void *userdata)
         nd_segment_close(&segment);
         client_test_accept_shm(peer);
         segment = fake_peer_segment(peer, &number);
-        expect_block(peer, number, 100000);
+        client_test_expect_block(peer, number, 100000);
         must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 200);
         fake_peer_drain(peer);
         nd_segment_close(&segment);
@@ -519,15 +333,15 @@ Test(client_loan, after_a_lost_connection_no_published_block_is_used_again)
         uint8_t *data, *kept_data;
         int r;
 
-        a = loan(bus, 100000, &data);
+        a = client_test_loan(bus, 100000, &data);
         nd_pattern_fill(data, 0, 100000);
-        kept = loan(bus, 200, &kept_data);
+        kept = client_test_loan(bus, 200, &kept_data);
         cr_assert_eq(ndbus_publish_loan(bus, "t", a, NULL), 0, "%s", ndbus_detail());
         sem_wait(&go_test);
         options.timeout_ms = 0;
         do
                 r = ndbus_publish_loan(bus, "t", kept, &options);
-        while (r == 0 && (kept = loan(bus, 200, &kept_data)));
+        while (r == 0 && (kept = client_test_loan(bus, 200, &kept_data)));
         cr_assert_eq(r, NDBUS_ENOTCONN);
         memset(kept_data, 7, 200);
         sem_post(&go_script);
@@ -536,7 +350,7 @@ Test(client_loan, after_a_lost_connection_no_published_block_is_used_again)
                 ndbus_receive(bus, &none, 1000); /* says the loss, then connects */
         cr_assert_eq(r, 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_publish_loan(bus, "t", kept, NULL), 0, "by the socket");
-        cr_assert_eq(stats_of(bus).segments, 1, "the old one went with its last loan");
+        cr_assert_eq(client_test_shm_stats(bus).segments, 1, "the old one went with its last loan");
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
@@ -568,20 +382,20 @@ static void retire_script(struct fake_peer *peer, void *userdata)
         (void)userdata;
         client_test_accept_shm(peer);
         old = fake_peer_segment(peer, &number);
-        place = expect_block(peer, number, 100000);
+        place = client_test_expect_block(peer, number, 100000);
         retire(peer, number);
-        pong(peer);
+        client_test_pong(peer, 0);
         next = fake_peer_segment(peer, &next_number);
         must(next_number != number);
-        expect_block(peer, next_number, 100000);
+        client_test_expect_block(peer, next_number, 100000);
         must(fake_peer_expect(peer, ND_KIND_PUBLISH)->n_body == 20000);
-        expect_block(peer, next_number, 30000);
+        client_test_expect_block(peer, next_number, 30000);
         client_test_release(peer, number, place);
-        pong(peer);
+        client_test_pong(peer, 0);
         expect_given_back(peer, number);
-        pong(peer);
+        client_test_pong(peer, 0);
         retire(peer, number); /* it has crossed that */
-        pong(peer);
+        client_test_pong(peer, 0);
         fake_peer_drain(peer);
         nd_segment_close(&old);
         nd_segment_close(&next);
@@ -596,21 +410,21 @@ Test(client_loan, no_block_is_taken_from_a_retired_segment)
         struct ndbus_loan *sent, *cancelled;
         uint8_t *data;
 
-        sent = loan(bus, 20000, &data);
-        cancelled = loan(bus, 20000, &data);
+        sent = client_test_loan(bus, 20000, &data);
+        cancelled = client_test_loan(bus, 20000, &data);
         cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
         cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_publish_loan(bus, "t", sent, NULL), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).fallback, 1);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", loan(bus, 30000, &data), NULL), 0);
+        cr_assert_eq(client_test_shm_stats(bus).fallback, 1);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 30000, &data), NULL), 0);
         ndbus_loan_cancel(cancelled);
-        cr_assert_eq(stats_of(bus).segments, 2, "a block of it is not released");
+        cr_assert_eq(client_test_shm_stats(bus).segments, 2, "a block of it is not released");
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).segments, 1);
+        cr_assert_eq(client_test_shm_stats(bus).segments, 1);
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).published, 3);
+        cr_assert_eq(client_test_shm_stats(bus).published, 3);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         cr_assert_eq(client_test_n_fds(), n_before);
@@ -625,11 +439,11 @@ static void retire_quietly_script(struct fake_peer *peer, void *userdata)
         (void)userdata;
         client_test_accept_shm(peer);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
-        expect_block(peer, numbers[0], 100000);
+        client_test_expect_block(peer, numbers[0], 100000);
         retire(peer, numbers[0]);
         sem_post(&go_test);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
-        expect_block(peer, numbers[1], 100000);
+        client_test_expect_block(peer, numbers[1], 100000);
         fake_peer_drain(peer);
         nd_segment_close(&segments[0]);
         nd_segment_close(&segments[1]);
@@ -662,7 +476,7 @@ Test(client_loan, a_publisher_looks_for_the_daemons_word_before_it_writes)
         sem_wait(&go_test);
         clock_goes_on();
         cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).published, 2);
+        cr_assert_eq(client_test_shm_stats(bus).published, 2);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -680,14 +494,14 @@ static void retire_waiting_script(struct fake_peer *peer, void *userdata)
         fake_peer_welcome(peer)->shm_bytes_max = 2 * LARGE_BYTES;
         fake_peer_accept(peer);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
-        expect_block(peer, numbers[0], LARGE_BYTES);
+        client_test_expect_block(peer, numbers[0], LARGE_BYTES);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
         pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
         retire(peer, numbers[1]);
         fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
         expect_given_back(peer, numbers[1]);
         segments[2] = fake_peer_segment(peer, &numbers[2]);
-        expect_block(peer, numbers[2], LARGE_BYTES);
+        client_test_expect_block(peer, numbers[2], LARGE_BYTES);
         must(segments[1].base[0] == 0 && segments[2].base[0] == 7);
         fake_peer_drain(peer);
         for (unsigned i = 0; i < 3; ++i)
@@ -710,8 +524,8 @@ Test(client_loan, a_message_that_waits_takes_another_block_when_its_segment_reti
         options.timeout_ms = 20000;
         for (unsigned i = 0; i < 2; ++i)
                 cr_assert_eq(ndbus_publish(bus, "t", &array, 1, &options), 0, "%s", ndbus_detail());
-        cr_assert_eq(stats_of(bus).published, 2);
-        cr_assert_eq(stats_of(bus).fallback, 0);
+        cr_assert_eq(client_test_shm_stats(bus).published, 2);
+        cr_assert_eq(client_test_shm_stats(bus).fallback, 0);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
         free(large);
@@ -734,15 +548,15 @@ static void retire_lost_script(struct fake_peer *peer, void *userdata)
         client_test_accept_shm(peer);
         old = fake_peer_segment(peer, &number);
         if (*is_published)
-                client_test_release(peer, number, expect_block(peer, number, 100000));
+                client_test_release(peer, number, client_test_expect_block(peer, number, 100000));
         else
                 retire(peer, number);
-        pong(peer);
+        client_test_pong(peer, 0);
         fake_peer_hang_up(peer);
         client_test_accept_shm(peer);
         next = fake_peer_segment(peer, &number);
         must(inode_of(&next) != inode_of(&old));
-        expect_block(peer, number, 100000);
+        client_test_expect_block(peer, number, 100000);
         fake_peer_drain(peer);
         nd_segment_close(&old);
         nd_segment_close(&next);
@@ -764,14 +578,14 @@ Test(client_loan, a_segment_that_others_may_have_does_not_outlive_its_connection
                 if (is_published)
                         cr_assert_eq(publish(bus, 100000), 0, "%s", ndbus_detail());
                 else
-                        loaned = loan(bus, 100000, &data);
+                        loaned = client_test_loan(bus, 100000, &data);
                 cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0, "%s", ndbus_detail());
                 ndbus_loan_cancel(loaned);
                 cr_assert_eq(ndbus_receive(bus, &none, 5000), NDBUS_ENOTCONN);
                 while ((r = publish(bus, 100000)) == NDBUS_ENOTCONN)
                         ndbus_receive(bus, &none, 1000);
                 cr_assert_eq(r, 0, "%s", ndbus_detail());
-                cr_assert_eq(stats_of(bus).segments, 1);
+                cr_assert_eq(client_test_shm_stats(bus).segments, 1);
                 ndbus_close(bus, 0, NULL);
                 fake_peer_end(peer);
         }
@@ -805,7 +619,7 @@ Test(client_loan, a_daemon_that_retires_nonsense_is_left)
                 struct ndbus_loan *loaned;
                 uint8_t *data;
 
-                loaned = loan(bus, 100000, &data);
+                loaned = client_test_loan(bus, 100000, &data);
                 cr_assert_eq(ndbus_receive(bus, &none, 5000), NDBUS_EPROTOCOL);
                 cr_assert(strstr(ndbus_detail(), says[i]), "%s", ndbus_detail());
                 ndbus_loan_cancel(loaned);
@@ -828,7 +642,7 @@ Test(client_loan, a_loan_outlives_its_bus)
         struct ndbus_loan *shared = NULL;
         uint8_t *data;
 
-        shared = loan(bus, 100000, &data);
+        shared = client_test_loan(bus, 100000, &data);
         ndbus_close(bus, 0, NULL);
         memset(data, 1, 100000);
         cr_assert_eq(client_test_n_mappings(), 1);
@@ -866,7 +680,7 @@ Test(client_loan, a_child_has_neither_memory_nor_descriptors_of_a_publisher)
         int status;
         pid_t pid;
 
-        loaned = loan(bus, 100000, &data);
+        loaned = client_test_loan(bus, 100000, &data);
         sem_wait(&go_test);
         cr_assert_eq(n_sealed_fds(), 1);
         pid = fork();
@@ -908,10 +722,12 @@ Test(client_loan, without_shared_memory_loans_are_ordinary_memory)
                 peer = fake_peer_start(plain_script, NULL);
                 cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
                 cr_assert_eq(publish(bus, 40000), 0);
-                loaned = loan(bus, 1000, &data);
+                loaned = client_test_loan(bus, 1000, &data);
                 memset(data, 1, 1000);
                 cr_assert_eq(ndbus_publish_loan(bus, "t", loaned, NULL), 0);
-                cr_assert_eq(stats_of(bus).published + stats_of(bus).segments, 0);
+                cr_assert_eq(client_test_shm_stats(bus).published +
+                                     client_test_shm_stats(bus).segments,
+                             0);
                 ndbus_close(bus, 0, NULL);
                 fake_peer_end(peer);
         }

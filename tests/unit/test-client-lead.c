@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * How far ahead of the daemon a publisher in shared memory goes, against a scripted daemon
+ */
+
+#include <criterion/criterion.h>
+#include <ndbus/ndbus.h>
+#include "tests/support/client-test.h"
+#include "tests/support/fake-peer.h"
+
+TestSuite(client_lead, .timeout = 60);
+
+static void lead_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segments[2];
+        uint32_t numbers[2];
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
+        fake_peer_accept(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        client_test_expect_block(peer, numbers[0], 40 * ND_MIB);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        client_test_pong(peer, 1);
+        client_test_expect_block(peer, numbers[1], 40 * ND_MIB);
+        fake_peer_drain(peer);
+        nd_segment_close(&segments[0]);
+        nd_segment_close(&segments[1]);
+}
+
+/* Blocks take no credit: what is not routed is bounded all the same. */
+Test(client_lead, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
+{
+        struct fake_peer *peer = fake_peer_start(lead_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data), NULL),
+                     0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data), NULL),
+                     0, "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void released_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment;
+        uint32_t number;
+        uint64_t place;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
+        fake_peer_accept(peer);
+        segment = fake_peer_segment(peer, &number);
+        place = client_test_expect_block(peer, number, 80 * ND_MIB);
+        client_test_release(peer, number, place);
+        client_test_pong(peer, 0); /* to the application's question; it says nothing of routing */
+        client_test_expect_block(peer, number, 80 * ND_MIB);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* What comes back was routed: nothing is asked. */
+Test(client_lead, a_publisher_does_not_ask_about_what_is_released)
+{
+        struct fake_peer *peer = fake_peer_start(released_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 80 * ND_MIB, &data), NULL),
+                     0);
+        cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 80 * ND_MIB, &data), NULL),
+                     0, "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void kept_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segments[3];
+        uint32_t numbers[3];
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 192 * ND_MIB;
+        fake_peer_accept(peer);
+        segments[0] = fake_peer_segment(peer, &numbers[0]);
+        client_test_expect_block(peer, numbers[0], 40 * ND_MIB);
+        segments[1] = fake_peer_segment(peer, &numbers[1]);
+        client_test_pong(peer, 1);
+        client_test_expect_block(peer, numbers[1], 40 * ND_MIB);
+        client_test_pong(peer, 2); /* asked before the next one is even loaned */
+        segments[2] = fake_peer_segment(peer, &numbers[2]);
+        client_test_expect_block(peer, numbers[2], 40 * ND_MIB);
+        fake_peer_drain(peer);
+        for (unsigned i = 0; i < 3; ++i)
+                nd_segment_close(&segments[i]);
+}
+
+/* Readers keep what they get: the next message does not have to ask first. */
+Test(client_lead, the_question_how_far_the_daemon_is_leaves_with_the_message)
+{
+        struct fake_peer *peer = fake_peer_start(kept_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        for (unsigned i = 0; i < 3; ++i)
+                cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data),
+                                                NULL),
+                             0, "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
+
+static void room_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 3};
+        struct nd_segment segment;
+        uint32_t number;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
+        fake_peer_welcome(peer)->shm_bytes_max = 176 * ND_MIB;
+        fake_peer_accept(peer);
+        segment = fake_peer_segment(peer, &number);
+        for (unsigned i = 0; i < 3; ++i)
+                client_test_expect_block(peer, number, 16 * ND_MIB);
+        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+        for (unsigned i = 3; i < 6; ++i)
+                client_test_expect_block(peer, number, 16 * ND_MIB);
+        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        fake_peer_expect(peer, ND_KIND_PING);
+        client_test_expect_block(peer, number, 16 * ND_MIB);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+}
+
+/* It does not wait for an answer as long as that leaves 64 MiB free: 96 MiB are ahead here. */
+Test(client_lead, a_publisher_is_further_ahead_where_there_is_memory)
+{
+        struct fake_peer *peer = fake_peer_start(room_script, NULL);
+        struct ndbus *bus = client_test_open(peer);
+        uint8_t *data;
+
+        ndbus_loan_cancel(client_test_loan(bus, 176 * ND_MIB, &data));
+        for (unsigned i = 0; i < 7; ++i)
+                cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 16 * ND_MIB, &data),
+                                                NULL),
+                             0, "%s", ndbus_detail());
+        cr_assert_eq(client_test_shm_stats(bus).segments, 1);
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+}
