@@ -393,6 +393,8 @@ int nd_request_start(struct ndbus *bus,
                      uint32_t subscription,
                      const void *header,
                      size_t n_header);
+/* A PING for whose answer nobody waits; its sequence is connection.n_requests. 0 or NDBUS_ENOMEM */
+int nd_request_ping(struct ndbus *bus);
 /* Waits until it is answered; @timeout_code if not in time. Sets the detail. */
 int nd_request_wait(struct ndbus *bus, struct nd_request *request, uint64_t deadline_ns);
 void nd_request_answer(struct ndbus *bus, uint8_t kind, uint64_t sequence);

@@ -132,10 +132,7 @@ static void credit_ask(struct ndbus *bus, uint64_t number)
 {
         struct nd_credit *credit = &bus->credit;
 
-        if (nd_output_packet(&bus->output,
-                             &(struct nd_prelude){.kind = ND_KIND_PING,
-                                                  .sequence = ++bus->connection.n_requests},
-                             NULL, 0, NULL, 0))
+        if (nd_request_ping(bus))
                 return;
         credit->asked_number = number;
         credit->asked_bytes = credit->ahead_bytes;

@@ -30,6 +30,16 @@ int nd_request_start(struct ndbus *bus,
         return 0;
 }
 
+int nd_request_ping(struct ndbus *bus)
+{
+        const struct nd_prelude p = {
+                .kind = ND_KIND_PING,
+                .sequence = ++bus->connection.n_requests,
+        };
+
+        return nd_output_packet(&bus->output, &p, NULL, 0, NULL, 0);
+}
+
 int nd_request_wait(struct ndbus *bus, struct nd_request *request, uint64_t deadline_ns)
 {
         int r;

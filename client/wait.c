@@ -50,18 +50,17 @@ static void wait_check_life(struct ndbus *bus, uint64_t now)
         struct nd_connection *c = &bus->connection;
         uint64_t ping_ns = (uint64_t)bus->options.ping_ms * ND_NS_PER_MS;
         uint64_t timeout_ns = (uint64_t)bus->options.ping_timeout_ms * ND_NS_PER_MS;
+        int r;
 
         if (c->state != ND_STATE_READY || bus->options.ping_ms == 0)
                 return;
         if (c->ping_ns == 0) {
                 if (now < c->heard_ns + ping_ns)
                         return;
-                c->ping_sequence = ++c->n_requests;
                 c->ping_ns = now;
-                if (nd_output_packet(&bus->output,
-                                     &(struct nd_prelude){.kind = ND_KIND_PING,
-                                                          .sequence = c->ping_sequence},
-                                     NULL, 0, NULL, 0) == 0)
+                r = nd_request_ping(bus);
+                c->ping_sequence = c->n_requests;
+                if (!r)
                         nd_connection_send(bus);
         } else if (now >= c->ping_ns + timeout_ns) {
                 nd_connection_lose_text(bus, NDBUS_EDEAD,
