@@ -34,11 +34,16 @@ size_t client_test_n_mappings(void)
         return n;
 }
 
-void client_test_accept_shm(struct fake_peer *peer)
+void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max)
 {
         fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 64 * ND_MIB;
+        fake_peer_welcome(peer)->shm_bytes_max = bytes_max;
         fake_peer_accept(peer);
+}
+
+void client_test_accept_shm(struct fake_peer *peer)
+{
+        client_test_accept_shm_of(peer, 64 * ND_MIB);
 }
 
 void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place)
@@ -51,14 +56,21 @@ void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t plac
                        writer.n);
 }
 
-void client_test_pong(struct fake_peer *peer, uint64_t n_routed)
+uint64_t client_test_expect_ping(struct fake_peer *peer)
 {
-        const struct nd_prelude p = {.kind = ND_KIND_PONG,
-                                     .sequence =
-                                             fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence,
-                                     .place = n_routed};
+        return fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+}
+
+void client_test_answer_ping(struct fake_peer *peer, uint64_t sequence, uint64_t n_routed)
+{
+        const struct nd_prelude p = {.kind = ND_KIND_PONG, .sequence = sequence, .place = n_routed};
 
         fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+void client_test_pong(struct fake_peer *peer, uint64_t n_routed)
+{
+        client_test_answer_ping(peer, client_test_expect_ping(peer), n_routed);
 }
 
 uint64_t client_test_expect_block(struct fake_peer *peer, uint32_t segment, uint64_t bytes)

@@ -23,13 +23,20 @@
 size_t client_test_n_fds(void);
 size_t client_test_n_mappings(void);
 
-/** For scripts: accepts a connection that shares memory. */
+/** For scripts: accepts a connection that shares memory, at most so much or 64 MiB. */
+void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max);
 void client_test_accept_shm(struct fake_peer *peer);
 
 /** For scripts: RELEASE for a block that the client published. */
 void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place);
 
-/** For scripts: PONG to the next packet, a PING: so many messages are routed. */
+/** For scripts: the next packet is a PING; returns its sequence. */
+uint64_t client_test_expect_ping(struct fake_peer *peer);
+
+/** For scripts: PONG: so many messages are routed. */
+void client_test_answer_ping(struct fake_peer *peer, uint64_t sequence, uint64_t n_routed);
+
+/** For scripts: both. */
 void client_test_pong(struct fake_peer *peer, uint64_t n_routed);
 
 /** For scripts: the next packet is a PUBLISH in a block; returns where. */

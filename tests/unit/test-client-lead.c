@@ -11,15 +11,21 @@
 
 TestSuite(client_lead, .timeout = 60);
 
+static void publish_loan(struct ndbus *bus, int64_t bytes)
+{
+        uint8_t *data;
+
+        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, bytes, &data), NULL), 0,
+                     "%s", ndbus_detail());
+}
+
 static void lead_script(struct fake_peer *peer, void *userdata)
 {
         struct nd_segment segments[2];
         uint32_t numbers[2];
 
         (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 128 * ND_MIB);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         client_test_expect_block(peer, numbers[0], 40 * ND_MIB);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
@@ -35,12 +41,9 @@ Test(client_lead, a_publisher_waits_for_the_daemon_when_it_is_far_ahead)
 {
         struct fake_peer *peer = fake_peer_start(lead_script, NULL);
         struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
 
-        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data), NULL),
-                     0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data), NULL),
-                     0, "%s", ndbus_detail());
+        publish_loan(bus, 40 * ND_MIB);
+        publish_loan(bus, 40 * ND_MIB);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -52,9 +55,7 @@ static void released_script(struct fake_peer *peer, void *userdata)
         uint64_t place;
 
         (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 128 * ND_MIB;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 128 * ND_MIB);
         segment = fake_peer_segment(peer, &number);
         place = client_test_expect_block(peer, number, 80 * ND_MIB);
         client_test_release(peer, number, place);
@@ -69,13 +70,10 @@ Test(client_lead, a_publisher_does_not_ask_about_what_is_released)
 {
         struct fake_peer *peer = fake_peer_start(released_script, NULL);
         struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
 
-        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 80 * ND_MIB, &data), NULL),
-                     0);
+        publish_loan(bus, 80 * ND_MIB);
         cr_assert_eq(ndbus_ping(bus, NULL, 5000), 0);
-        cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 80 * ND_MIB, &data), NULL),
-                     0, "%s", ndbus_detail());
+        publish_loan(bus, 80 * ND_MIB);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
@@ -86,9 +84,7 @@ static void kept_script(struct fake_peer *peer, void *userdata)
         uint32_t numbers[3];
 
         (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 192 * ND_MIB;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 192 * ND_MIB);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         client_test_expect_block(peer, numbers[0], 40 * ND_MIB);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
@@ -107,33 +103,28 @@ Test(client_lead, the_question_how_far_the_daemon_is_leaves_with_the_message)
 {
         struct fake_peer *peer = fake_peer_start(kept_script, NULL);
         struct ndbus *bus = client_test_open(peer);
-        uint8_t *data;
 
         for (unsigned i = 0; i < 3; ++i)
-                cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 40 * ND_MIB, &data),
-                                                NULL),
-                             0, "%s", ndbus_detail());
+                publish_loan(bus, 40 * ND_MIB);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }
 
 static void room_script(struct fake_peer *peer, void *userdata)
 {
-        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 3};
         struct nd_segment segment;
         uint32_t number;
+        uint64_t ping;
 
         (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 176 * ND_MIB;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 176 * ND_MIB);
         segment = fake_peer_segment(peer, &number);
         for (unsigned i = 0; i < 3; ++i)
                 client_test_expect_block(peer, number, 16 * ND_MIB);
-        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+        ping = client_test_expect_ping(peer);
         for (unsigned i = 3; i < 6; ++i)
                 client_test_expect_block(peer, number, 16 * ND_MIB);
-        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        client_test_answer_ping(peer, ping, 3);
         fake_peer_expect(peer, ND_KIND_PING);
         client_test_expect_block(peer, number, 16 * ND_MIB);
         fake_peer_drain(peer);
@@ -149,9 +140,7 @@ Test(client_lead, a_publisher_is_further_ahead_where_there_is_memory)
 
         ndbus_loan_cancel(client_test_loan(bus, 176 * ND_MIB, &data));
         for (unsigned i = 0; i < 7; ++i)
-                cr_assert_eq(ndbus_publish_loan(bus, "t", client_test_loan(bus, 16 * ND_MIB, &data),
-                                                NULL),
-                             0, "%s", ndbus_detail());
+                publish_loan(bus, 16 * ND_MIB);
         cr_assert_eq(client_test_shm_stats(bus).segments, 1);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);

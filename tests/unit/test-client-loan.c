@@ -166,9 +166,7 @@ static void exhaust_script(struct fake_peer *peer, void *userdata)
 
         (void)userdata;
         fake_peer_welcome(peer)->grant_bytes = 8 * BYTES;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 5 * BYTES;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 5 * BYTES);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         for (unsigned i = 0; i < 4; ++i)
                 client_test_expect_block(peer, numbers[0], BYTES);
@@ -485,20 +483,18 @@ Test(client_loan, a_publisher_looks_for_the_daemons_word_before_it_writes)
 
 static void retire_waiting_script(struct fake_peer *peer, void *userdata)
 {
-        struct nd_prelude pong = {.kind = ND_KIND_PONG, .place = 1};
         struct nd_segment segments[3];
         uint32_t numbers[3];
+        uint64_t ping;
 
         (void)userdata;
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
-        fake_peer_welcome(peer)->shm_bytes_max = 2 * LARGE_BYTES;
-        fake_peer_accept(peer);
+        client_test_accept_shm_of(peer, 2 * LARGE_BYTES);
         segments[0] = fake_peer_segment(peer, &numbers[0]);
         client_test_expect_block(peer, numbers[0], LARGE_BYTES);
         segments[1] = fake_peer_segment(peer, &numbers[1]);
-        pong.sequence = fake_peer_expect(peer, ND_KIND_PING)->prelude.sequence;
+        ping = client_test_expect_ping(peer);
         retire(peer, numbers[1]);
-        fake_peer_send(peer, &pong, NULL, 0, NULL, 0);
+        client_test_answer_ping(peer, ping, 1);
         expect_given_back(peer, numbers[1]);
         segments[2] = fake_peer_segment(peer, &numbers[2]);
         client_test_expect_block(peer, numbers[2], LARGE_BYTES);
