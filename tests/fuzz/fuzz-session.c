@@ -23,6 +23,7 @@
 #include "protocol/hello.h"
 #include "protocol/topic.h"
 #include "tests/support/embedded.h"
+#include "tests/support/temporary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data);
 
@@ -63,11 +64,10 @@ static void operate(unsigned set, bool is_reload)
 {
         struct nd_embedded_setting settings[16];
         char user[128], group[128], limit[128], token[PATH_MAX + 8], path[PATH_MAX];
-        const char *folder = getenv("TMPDIR");
         size_t n = 0;
         int fd;
 
-        snprintf(path, sizeof(path), "%s/ndbus-token-XXXXXX", folder ? folder : "/tmp");
+        nd_temporary_name(path, sizeof(path), "token");
         if (set & SET_TOKEN) {
                 const char *text = is_reload && set & SET_SECRET ? other_secret : secret;
 

@@ -25,6 +25,7 @@
 #include <unistd.h>
 #include "tests/support/client.h"
 #include "tests/support/raw-client.h"
+#include "tests/support/temporary.h"
 
 #define FOLDER_BYTES  64u
 #define PUBLISHERS_N  3u
@@ -244,14 +245,6 @@ static void load_wait(struct load *load, uint64_t n)
 
 /* --------------------------------------------------------------------------------------- restarts */
 
-/* For mkdtemp() and mkstemp(). */
-static void temporary_name(char *ret, size_t n, const char *what)
-{
-        const char *folder = getenv("TMPDIR");
-
-        snprintf(ret, n, "%s/ndbus-%s-XXXXXX", folder ? folder : "/tmp", what);
-}
-
 /* What a socket unit does. */
 static void load_listen(struct load *load)
 {
@@ -260,7 +253,7 @@ static void load_listen(struct load *load)
         socklen_t n = sizeof(network);
         int *fds = load->fds;
 
-        temporary_name(load->folder, sizeof(load->folder), "restart");
+        nd_temporary_name(load->folder, sizeof(load->folder), "restart");
         cr_assert(mkdtemp(load->folder));
         snprintf(local.sun_path, sizeof(local.sun_path), "%s/s", load->folder);
         network.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -449,7 +442,7 @@ Test(restart, reloads_under_load)
         struct nd_raw *observer;
         int fd;
 
-        temporary_name(path, sizeof(path), "reload");
+        nd_temporary_name(path, sizeof(path), "reload");
         fd = mkstemp(path);
         cr_assert(fd >= 0);
         close(fd);

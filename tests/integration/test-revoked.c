@@ -17,6 +17,7 @@
 #include "tests/support/client.h"
 #include "tests/support/pattern.h"
 #include "tests/support/raw-shm.h"
+#include "tests/support/temporary.h"
 
 #define MIB     (UINT64_C(1) << 20)
 #define BYTES   (UINT64_C(100000))
@@ -65,11 +66,10 @@ static void reload(struct world *w, const char *text)
 
 static void world_init(struct world *w)
 {
-        const char *folder = getenv("TMPDIR");
         int fd;
 
         *w = (struct world){0};
-        snprintf(w->config, sizeof(w->config), "%s/revoked-XXXXXX", folder ? folder : "/tmp");
+        nd_temporary_name(w->config, sizeof(w->config), "revoked");
         fd = mkstemp(w->config);
         cr_assert_geq(fd, 0);
         close(fd);

@@ -13,13 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/config.h"
+#include "tests/support/temporary.h"
 
 static char folder[64], path[96];
 
 static void make_folder(void)
 {
-        snprintf(folder, sizeof(folder), "%s/ndbus-config-XXXXXX",
-                 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+        nd_temporary_name(folder, sizeof(folder), "config");
         cr_assert(mkdtemp(folder));
         snprintf(path, sizeof(path), "%s/c", folder);
 }

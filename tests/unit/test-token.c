@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "daemon/token.h"
+#include "tests/support/temporary.h"
 
 static char folder[64], path[96];
 
 static void make_folder(void)
 {
-        snprintf(folder, sizeof(folder), "%s/ndbus-token-XXXXXX",
-                 getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+        nd_temporary_name(folder, sizeof(folder), "token");
         cr_assert(mkdtemp(folder));
         snprintf(path, sizeof(path), "%s/secret", folder);
 }
