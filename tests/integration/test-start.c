@@ -109,7 +109,7 @@ Test(start, leaves_a_living_ones_socket_alone)
 /* T49 */
 Test(start, does_not_touch_a_file_at_the_path)
 {
-        char path[] = "/tmp/ndbus-file-XXXXXX", url[64], text[16] = "";
+        char path[] = "/tmp/ndbus-file-XXXXXX", lock[64], url[64], text[16] = "";
         const char *const args[] = {"--listen", url, NULL};
         struct nd_harness *h;
         int fd = mkostemp(path, O_CLOEXEC);
@@ -124,6 +124,8 @@ Test(start, does_not_touch_a_file_at_the_path)
         cr_expect_eq(pread(fd, text, sizeof(text), 0), 4);
         cr_expect_str_eq(text, "mine");
         cr_expect_eq(unlink(path), 0);
+        snprintf(lock, sizeof(lock), "%s.lock", path);
+        cr_expect_eq(unlink(lock), 0);
         close(fd);
 }
 
