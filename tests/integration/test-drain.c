@@ -32,7 +32,7 @@
 #define BYTES_PER_S    UINT64_C(20000000)
 #define PING_BYTES     (BYTES_PER_S / 10) /* how often */
 #define PONG_BYTES_MAX (BYTES_PER_S / 5)  /* of the message that may come first */
-#define SOCKET_BYTES   (1 << 20)         /* that the receiver's holds */
+#define SOCKET_BYTES   (1 << 20)          /* that the receiver's holds */
 #define SKIPPED        77
 
 static double now_s(void)
