@@ -51,6 +51,7 @@ struct receiver {
         pthread_t thread;
         struct ndbus *bus;
         struct ndbus_subscription *sub;
+        uint64_t source;             /* of its first connection */
         uint64_t last[PUBLISHERS_N]; /* number on that publisher's topic */
         bool is_ended;               /* the last message came */
         unsigned n_losses;           /* of the connection, as it was told */
@@ -65,9 +66,10 @@ struct load {
         struct publisher publishers[PUBLISHERS_N];
         struct receiver receivers[RECEIVERS_MAX];
         size_t n_receivers;
-        const size_t *sizes;  /* [8] */
-        _Atomic bool is_over; /* publishers end */
-        uint64_t n_awaited;   /* see load_has_moved() */
+        struct nd_raw *observer; /* where subscriptions drop; else NULL */
+        const size_t *sizes;     /* [8] */
+        _Atomic bool is_over;    /* publishers end */
+        uint64_t n_awaited;      /* see load_has_moved() */
 };
 
 /* ------------------------------------------------------------------------------------- the parts */
@@ -180,6 +182,7 @@ receiver_open(struct load *load, const struct ndbus_subscribe_options *options, 
         struct receiver *r = &load->receivers[load->n_receivers];
 
         *r = (struct receiver){.load = load, .bus = load_open(load, load->n_receivers)};
+        r->source = ndbus_source(r->bus);
         r->sub = nd_client_subscribe(r->bus, "load/*", options);
         if (has_thread)
                 cr_assert_eq(pthread_create(&r->thread, NULL, receiver_run, r), 0);
@@ -197,7 +200,22 @@ static void load_start(struct load *load)
         }
 }
 
-/* Publishers end, then one message tells the receivers, behind all others. */
+static bool load_is_taken(void *userdata)
+{
+        struct load *load = userdata;
+
+        for (size_t i = 0; i < load->n_receivers; ++i) {
+                const struct receiver *r = &load->receivers[i];
+
+                if (nd_raw_stat_subscription(load->observer, r->source,
+                                             ndbus_subscription_id(r->sub), "queued") > 0)
+                        return false;
+        }
+        return true;
+}
+
+/* Publishers end, then one message tells the receivers, behind all others. It must not be dropped: it
+ * waits until nothing else waits for them. */
 static void load_end(struct load *load)
 {
         struct ndbus *bus;
@@ -206,6 +224,10 @@ static void load_end(struct load *load)
         atomic_store(&load->is_over, true);
         for (size_t i = 0; i < PUBLISHERS_N; ++i)
                 cr_assert_eq(pthread_join(load->publishers[i].thread, NULL), 0);
+        if (load->observer)
+                nd_harness_wait_until(load->harness, "receivers to take what waits for them",
+                                      load_is_taken, load,
+                                      nd_harness_deadline_ms(ND_CLIENT_WAIT_MS));
         bus = load_open(load, 0);
         snprintf(topic, sizeof(topic), "load/%u", PUBLISHERS_N);
         nd_client_publish(bus, topic, 1, 8);
@@ -451,7 +473,7 @@ Test(restart, reloads_under_load)
                 nd_harness_start(&(struct nd_harness_options){.args = args});
         for (size_t i = 0; i < ND_WAYS_N; ++i)
                 strcpy(load.urls[i], nd_client_url(load.harness, &nd_transports[i]));
-        observer = nd_raw_open(load.harness, false);
+        observer = load.observer = nd_raw_open(load.harness, false);
         for (size_t i = 0; i < 4; ++i) {
                 options.policy = policies[i];
                 options.depth = i == 0 ? 1000 : 3;
