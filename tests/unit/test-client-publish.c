@@ -535,6 +535,13 @@ static void deaf_script(struct fake_peer *peer, void *userdata)
         fake_peer_drain(peer);
 }
 
+static int is_deaf(void *userdata)
+{
+        return *(const bool *)userdata;
+}
+
+/* It is given up when it waits for long enough, by whoever is asked: a time would be one that the peer must
+ * not stand still for later. */
 Test(client_publish, what_was_begun_last_is_finished_by_a_later_call)
 {
         static uint8_t bytes[3000000];
@@ -542,6 +549,7 @@ Test(client_publish, what_was_begun_last_is_finished_by_a_later_call)
         struct ndbus_publish_options now = NDBUS_PUBLISH_OPTIONS_INIT;
         struct fake_peer *peer;
         struct ndbus *bus;
+        bool deaf = false;
         int64_t shape = 900000;
         struct ndbus_array array = {.data = bytes, .ndim = 1, .shape = &shape};
         int go[2];
@@ -549,13 +557,17 @@ Test(client_publish, what_was_begun_last_is_finished_by_a_later_call)
         cr_assert_eq(pipe(go), 0);
         peer = fake_peer_start(deaf_script, go);
         nd_pattern_fill(bytes, 0, sizeof(bytes));
-        options.stall_ms = 100;
+        options.stall_ms = 60000;
+        options.interrupted = is_deaf;
+        options.userdata = &deaf;
         now.timeout_ms = 0;
         cr_assert_eq(ndbus_open(&bus, fake_peer_url(peer), &options), 0);
         /* its one packet is begun, the socket is full: it counts, and its memory is ours again */
+        deaf = true;
         cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &now), 0, "%s", ndbus_detail());
         memset(bytes, 0xee, sizeof(bytes));
         cr_assert_eq(ndbus_publish(bus, "x", &array, 1, &now), NDBUS_EWOULDBLOCK);
+        deaf = false;
         cr_assert_eq(write(go[1], "", 1), 1);
         shape = 3000000;
         cr_assert_eq(ndbus_publish(bus, "x", &array, 1, NULL), 0, "%s", ndbus_detail());
