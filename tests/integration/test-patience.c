@@ -18,7 +18,7 @@
 #define MIB         (UINT64_C(1) << 20)
 #define HALF_OPEN_N 1000u
 #define WAITING_N   200u
-#define DRIP_MS     500
+#define DRIP_MS     1000 /* a hello takes three times as long as it may */
 
 /* Waits until there is something to read, for as long as it takes. */
 static void await_input(const struct nd_raw *raw)
