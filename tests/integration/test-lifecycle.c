@@ -43,19 +43,24 @@ static void expect_goodbye(struct nd_raw *raw, uint64_t n_routed)
         cr_expect_eq(said.code, -NDBUS_ESHUTDOWN);
 }
 
+/* Longer than any machine takes. */
+static const char *const args_patient[] = {"--drain-timeout", "60000", NULL};
+static const struct nd_harness_options options_patient = {.args = args_patient};
+
 /* What waits in queues is flushed to who reads and grants; exit status 0. */
 Test(lifecycle, drain)
 {
-        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_harness *h = nd_harness_start(&options_patient);
         struct nd_raw *publisher = nd_raw_open(h, false);
         struct nd_raw *subscriber = nd_raw_open(h, false);
-        struct nd_raw *greeted = nd_raw_open_hello(h, false);
+        struct nd_raw *greeted;
         uint64_t n = 0;
 
         nd_raw_subscribe(subscriber, 1, &(struct nd_raw_subscribe){.pattern = "d", .window = 2});
         for (int i = 0; i < 30; ++i)
                 nd_raw_publish(publisher, "d", i % 2 ? MIB : 100);
         nd_raw_flush(publisher);
+        greeted = nd_raw_open_hello(h, false); /* now: it has five seconds */
         nd_harness_signal(h, SIGTERM);
         expect_goodbye(publisher, 30);
         while (n < 30) {
@@ -67,7 +72,7 @@ Test(lifecycle, drain)
                 cr_assert_eq(packet->prelude.sequence, ++n);
                 nd_raw_grant(subscriber, 1, 1, packet->prelude.body_bytes);
         }
-        expect_exit(h, 5000);
+        expect_exit(h, 20000);
         expect_goodbye(publisher, 30);
         nd_raw_expect_closed(publisher);
         nd_raw_expect_closed(greeted); /* it had no WELCOME, so it is told nothing */
@@ -141,7 +146,7 @@ Test(lifecycle, drain_timeout)
 /* The message under way may be finished; the second signal waits for nothing. */
 Test(lifecycle, drain_of_a_message_under_way)
 {
-        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_harness *h = nd_harness_start(&options_patient);
         struct nd_raw *publisher = nd_raw_open(h, false);
         struct nd_raw *subscriber = nd_raw_open(h, false);
         struct nd_raw_message message;
@@ -156,7 +161,7 @@ Test(lifecycle, drain_of_a_message_under_way)
         nd_raw_publish_rest(publisher, 3, 1000, 2 * MIB);
         for (uint64_t n = 1000; n < 2 * MIB;)
                 n += nd_raw_expect(subscriber, ND_KIND_CHUNK)->prelude.body_bytes;
-        expect_exit(h, 5000);
+        expect_exit(h, 20000);
         nd_raw_close(publisher);
         nd_raw_close(subscriber);
         nd_harness_start_again(h);
@@ -172,7 +177,7 @@ Test(lifecycle, drain_of_a_message_under_way)
         nd_harness_signal(h, SIGTERM);
         nd_raw_expect(publisher, ND_KIND_GOODBYE);
         nd_harness_signal(h, SIGINT);
-        expect_exit(h, 3000);
+        expect_exit(h, 20000);
         nd_raw_close(publisher);
         nd_raw_close(subscriber);
         nd_harness_stop(h);
