@@ -26,9 +26,11 @@ static int deadline_ms(void)
 
 static struct ndbus *open_bus(const char *url)
 {
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
         struct ndbus *bus = NULL;
 
-        cr_assert_eq(ndbus_open(&bus, url, NULL), 0, "%s", ndbus_detail());
+        options.connect_timeout_ms = deadline_ms();
+        cr_assert_eq(ndbus_open(&bus, url, &options), 0, "%s", ndbus_detail());
         return bus;
 }
 

@@ -43,6 +43,7 @@ struct ndbus *nd_client_open(struct nd_harness *h,
         if (options)
                 all = *options;
         all.no_shm = !transport->is_shm;
+        all.connect_timeout_ms = ND_CLIENT_WAIT_MS;
         require(ndbus_open(&bus, nd_client_url(h, transport), &all), "ndbus_open");
         return bus;
 }
