@@ -319,7 +319,7 @@ Test(hostile, headers)
         }
         if (nd_harness_memory_is_exact())
                 cr_expect_lt(nd_harness_memory(h).vm_peak_bytes, before.vm_peak_bytes + MIB);
-        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(20000));
         nd_bystanders_check(&b);
         nd_bystanders_deinit(&b);
         nd_harness_stop(h);
@@ -514,7 +514,7 @@ Test(hostile, violations)
                 }
                 nd_bystanders_check(&b);
         }
-        nd_harness_wait_fds(h, n_fds, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, n_fds, nd_harness_deadline_ms(20000));
         cr_expect_eq(nd_raw_stat(b.publisher, "counters", "protocol_errors"), nd_array_size(rows));
         nd_bystanders_deinit(&b);
         nd_harness_stop(h);

@@ -203,7 +203,7 @@ Test(lifecycle, goodbye_of_a_client)
         nd_bystanders_check(&b);
         cr_expect_not(nd_raw_has_input(raw));
         nd_raw_close(raw);
-        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(20000));
         nd_bystanders_deinit(&b);
         nd_harness_stop(h);
 }
@@ -300,7 +300,7 @@ Test(lifecycle, log_lines)
         snprintf(journal, sizeof(journal), "JOURNAL_STREAM=%ju:%ju", (uintmax_t)st.st_dev,
                  (uintmax_t)st.st_ino);
         nd_harness_signal(h, SIGTERM);
-        cr_assert(nd_harness_wait_exit(h, nd_harness_deadline_ms(5000), &status));
+        cr_assert(nd_harness_wait_exit(h, nd_harness_deadline_ms(20000), &status));
         nd_harness_start_again(h);
         log = nd_harness_log(h);
         line = strstr(log, "\n<5>ndbusd: tcp");
@@ -326,7 +326,7 @@ Test(lifecycle, bad_usage)
                 int status = 0;
                 char *log;
 
-                cr_assert(nd_harness_wait_exit(h, nd_harness_deadline_ms(5000), &status));
+                cr_assert(nd_harness_wait_exit(h, nd_harness_deadline_ms(20000), &status));
                 cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 2, "%s: status %x",
                           rows[i][0], (unsigned)status);
                 log = nd_harness_log(h);

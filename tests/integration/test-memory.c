@@ -315,7 +315,7 @@ Test(memory, full_and_others_connect)
         for (size_t i = 0; i < nd_array_size(raws); ++i)
                 nd_raw_close(raws[i]);
         nd_raw_close(filler);
-        nd_harness_wait_fds(h, h->n_fds_ready, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready, nd_harness_deadline_ms(20000));
         raws[0] = nd_raw_open(h, false);
         cr_expect_lt(nd_raw_stat(raws[0], "memory", "used"), ND_MIB);
         nd_raw_close(raws[0]);

@@ -257,7 +257,8 @@ Test(reconnect, close_delivers)
                 nd_client_subscribe(sub, "a", &room);
                 for (uint64_t i = 1; i <= 100; ++i)
                         nd_client_publish(pub, "a", i, MIB);
-                cr_expect_eq(ndbus_close(pub, 5000, &n_unconfirmed), 0, "%s", ndbus_detail());
+                cr_expect_eq(ndbus_close(pub, ND_CLIENT_WAIT_MS, &n_unconfirmed), 0, "%s",
+                             ndbus_detail());
                 cr_expect_eq(n_unconfirmed, 0);
                 for (uint64_t i = 1; i <= 100; ++i)
                         nd_client_expect(sub, i);

@@ -76,7 +76,7 @@ Test(start, is_ready_when_all_addresses_accept)
 
         close(nd_harness_connect_unix(h));
         close(nd_harness_connect_tcp(h));
-        nd_harness_wait_fds(h, h->n_fds_ready, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready, nd_harness_deadline_ms(20000));
         nd_harness_stop(h);
 }
 

@@ -65,7 +65,7 @@ Test(hostile, strangers)
         }
         for (int i = 0; i < 1000; ++i)
                 nd_raw_close(nd_raw_open_bare(h, i & 1));
-        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(20000));
         nd_bystanders_check(&b);
         cr_expect_eq(nd_raw_stat(b.publisher, "counters", "hello_errors"), 16);
         log = nd_harness_log(h);
@@ -150,7 +150,7 @@ Test(hostile, descriptors)
                 nd_raw_expect_error(raw, NDBUS_EFDS, true);
                 nd_raw_expect(b.subscriber, ND_KIND_RESET);
                 nd_raw_close(raw);
-                nd_harness_wait_fds(h, n_fds, nd_harness_deadline_ms(5000));
+                nd_harness_wait_fds(h, n_fds, nd_harness_deadline_ms(20000));
         }
         nd_bystanders_check(&b);
         nd_bystanders_deinit(&b);
@@ -265,7 +265,7 @@ Test(hostile, server_full)
 
         cr_expect_geq(nd_raw_stat(in[0], "counters", "clients_refused"), 12);
         nd_raw_close(in[2]);
-        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(5000));
+        nd_harness_wait_fds(h, h->n_fds_ready + 2, nd_harness_deadline_ms(20000));
         in[2] = nd_raw_open(h, false);
         for (size_t i = 0; i < 3; ++i)
                 nd_raw_close(in[i]);

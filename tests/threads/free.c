@@ -171,7 +171,7 @@ static void run(const char *url)
                 require(ndbus_message_sequence(message) == i, "the order");
                 hand_out(&holders[i % N_HOLDERS], message);
         }
-        require(ndbus_close(bus, nd_harness_deadline_ms(5000), NULL) == 0, "ndbus_close");
+        require(ndbus_close(bus, nd_harness_deadline_ms(60000), NULL) == 0, "ndbus_close");
         for (size_t i = 0; i < N_HOLDERS; ++i)
                 n_done += holder_finish(&holders[i]);
         pthread_join(publisher, NULL);
