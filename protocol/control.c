@@ -156,6 +156,7 @@ static const struct {
 } features[] = {
         {ND_FEATURE_SHM, "shm"},
         {ND_FEATURE_LINK, "link"},
+        {ND_FEATURE_RING, "ring"},
 };
 
 const char *nd_policy_name(enum nd_policy policy)

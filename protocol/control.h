@@ -31,6 +31,7 @@ struct nd_control_bytes {
 enum nd_feature {
         ND_FEATURE_SHM = 1u << 0,  /* "shm": SEGMENT, SEGMENT_GONE, RELEASE, BODY_IN_BLOCK, FD */
         ND_FEATURE_LINK = 1u << 1, /* "link" */
+        ND_FEATURE_RING = 1u << 2, /* "ring": RING, WAKE; with "shm" */
 };
 
 struct nd_connect {              /* client -> daemon */

@@ -99,6 +99,12 @@
 #define ND_SEGMENTS_MAX       64u
 #define ND_FDS_MAX            8u
 
+/* a ring: some 400 PUBLISHes of bodies in blocks, about what a socket's buffer holds of them; before them
+ * the page of its positions */
+#define ND_RING_BYTES      (64u * 1024u)
+#define ND_RING_HEAD_BYTES 4096u
+#define ND_RING_FILE_BYTES (ND_RING_HEAD_BYTES + ND_RING_BYTES)
+
 /* files */
 #define ND_RECORD_HEAD_BYTES 64u
 

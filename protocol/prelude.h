@@ -33,6 +33,8 @@
         XX(SEGMENT, 48, 1, 1)                                                                      \
         XX(SEGMENT_GONE, 49, 1, 1)                                                                 \
         XX(RELEASE, 50, 1, 1)                                                                      \
+        XX(RING, 51, 1, 1)                                                                         \
+        XX(WAKE, 52, 1, 0)                                                                         \
         XX(STATS, 64, 1, 0)                                                                        \
         XX(STATS_REPLY, 65, 0, 1)
 

@@ -22,7 +22,8 @@ struct kind_rule {
         uint16_t flags_shm; /* with feature "shm" */
         bool from_client : 1;
         bool from_daemon : 1;
-        bool is_shm : 1; /* only with feature "shm" */
+        bool is_shm : 1;  /* only with feature "shm" */
+        bool is_ring : 1; /* only with feature "ring" */
         bool has_header : 1;
         bool is_message : 1;     /* header and meta up to the connection's limits; body goes past */
         bool has_stream : 1;     /* always; messages: with BODY_IN_CHUNKS, and only then */
@@ -64,6 +65,8 @@ static const struct kind_rule kind_rules[] = {
                              .body_unit = 8,
                              .body_bytes_min = 16,
                              .body_bytes_max = ND_CONTROL_BODY_BYTES_MAX},
+        [ND_KIND_RING] = {.is_shm = true, .is_ring = true, .flags_shm = ND_FLAG_FD},
+        [ND_KIND_WAKE] = {.is_shm = true, .is_ring = true},
         [ND_KIND_STATS_REPLY] = {.body_unit = 1, .body_bytes_max = ND_CONTROL_BODY_BYTES_MAX},
 };
 
@@ -93,7 +96,7 @@ kind_rule_get(uint8_t kind, const struct nd_reader_limits *limits, struct kind_r
                 ret->flags |= ret->flags_shm;
         else if (ret->is_shm)
                 return false;
-        return true;
+        return !ret->is_ring || limits->features & ND_FEATURE_RING;
 }
 
 static int refuse_size(struct nd_fault *fault, const char *field, uint64_t value, uint64_t limit)

@@ -12,17 +12,13 @@
  */
 
 #include "protocol/shm/segment.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "protocol/limit.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008u /* Linux 6.3 */
-#endif
+#include "protocol/shm/memfd.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
@@ -30,55 +26,16 @@
 
 #define SEGMENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL)
 
-/* Allocated in pieces: in older kernels a signal undoes the whole call that it interrupts, and one that
- * comes at intervals would do so forever */
-#define SEGMENT_PIECE_BYTES (UINT64_C(1) << 20)
-
-static int segment_fail(const char *call, struct nd_fault *fault)
-{
-        int error = errno;
-
-        if (error == EMFILE || error == ENFILE)
-                return nd_fault_set(fault, NDBUS_ENO_FD, call, "fails: %s", strerror(error));
-        if (error == ENOSPC || error == ENOMEM)
-                return nd_fault_set(fault, NDBUS_ENO_SPACE, call, "fails: %s", strerror(error));
-        return nd_fault_set(fault, NDBUS_ESYSTEM, call, "fails: %s", strerror(error));
-}
-
-static int segment_open(void)
-{
-        static const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-        int fd = memfd_create("ndbus", flags | MFD_NOEXEC_SEAL);
-
-        if (fd < 0 && errno == EINVAL)
-                fd = memfd_create("ndbus", flags);
-        return fd;
-}
-
-static int segment_allocate(int fd, uint64_t from, uint64_t to, struct nd_fault *fault)
-{
-        uint64_t n;
-
-        while (from < to) {
-                n = nd_min_u64(to - from, SEGMENT_PIECE_BYTES);
-                if (fallocate(fd, 0, (off_t)from, (off_t)n) == 0)
-                        from += n;
-                else if (errno != EINTR)
-                        return segment_fail("fallocate", fault);
-        }
-        return 0;
-}
-
 static int segment_map_write(struct nd_segment *segment, int populate, struct nd_fault *fault)
 {
         void *base = mmap(NULL, segment->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | populate,
                           segment->fd, 0);
 
         if (base == MAP_FAILED)
-                return segment_fail("mmap", fault);
+                return nd_memfd_fail("mmap", fault);
         segment->base = base;
         if (madvise(base, segment->bytes, MADV_DONTFORK) < 0)
-                return segment_fail("madvise", fault);
+                return nd_memfd_fail("madvise", fault);
         return 0;
 }
 
@@ -95,17 +52,17 @@ static int segment_create(uint64_t bytes,
         r = nd_room_check(room, bytes, fault);
         if (r)
                 return r;
-        segment.fd = segment_open();
+        segment.fd = nd_memfd_open("ndbus");
         if (segment.fd < 0)
-                return segment_fail("memfd_create", fault);
+                return nd_memfd_fail("memfd_create", fault);
         if (!is_bare)
-                r = segment_allocate(segment.fd, 0, bytes, fault);
+                r = nd_memfd_allocate(segment.fd, 0, bytes, fault);
         else if (ftruncate(segment.fd, (off_t)bytes) < 0)
-                r = segment_fail("ftruncate", fault);
+                r = nd_memfd_fail("ftruncate", fault);
         if (r == 0)
                 r = segment_map_write(&segment, is_bare ? 0 : MAP_POPULATE, fault);
         if (r == 0 && fcntl(segment.fd, F_ADD_SEALS, SEGMENT_SEALS) < 0)
-                r = segment_fail("F_ADD_SEALS", fault);
+                r = nd_memfd_fail("F_ADD_SEALS", fault);
         if (r) {
                 nd_segment_close(&segment);
                 return r;
@@ -135,7 +92,7 @@ int nd_segment_fill(const struct nd_segment *segment,
                     uint64_t to,
                     struct nd_fault *fault)
 {
-        int r = segment_allocate(segment->fd, from, to, fault);
+        int r = nd_memfd_allocate(segment->fd, from, to, fault);
 
         if (r == 0 && from < to) /* what an older kernel does not do here, the first touch does */
                 (void)madvise(segment->base + from, to - from, MADV_POPULATE_WRITE);
@@ -179,7 +136,7 @@ int nd_segment_map_read(int fd, uint64_t bytes, struct nd_segment *ret, struct n
         void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED | MAP_POPULATE, fd, 0);
 
         if (base == MAP_FAILED) {
-                segment_fail("mmap", fault);
+                nd_memfd_fail("mmap", fault);
                 if (fault)
                         fault->code = NDBUS_ESYSTEM;
                 return NDBUS_ESYSTEM;

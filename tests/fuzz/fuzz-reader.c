@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
         if (data[0] & 1)
                 limits.direction = ND_FROM_DAEMON;
         if (data[0] & 128)
-                limits.features = ND_FEATURE_SHM;
+                limits.features = ND_FEATURE_SHM | ND_FEATURE_RING;
 
         run_reader(&limits, data + 1, n_data - 1, 0, &whole);
         run_reader(&limits, data + 1, n_data - 1, 1u + (data[0] >> 1), &cut);

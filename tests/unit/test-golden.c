@@ -24,9 +24,9 @@
 #define TIME   UINT64_C(1700000000123456789)
 
 static const struct nd_reader_limits from_client = {ND_FROM_CLIENT, 1 << 20, 1 << 20,
-                                                    ND_FEATURE_SHM};
+                                                    ND_FEATURE_SHM | ND_FEATURE_RING};
 static const struct nd_reader_limits from_daemon = {ND_FROM_DAEMON, 1 << 20, 1 << 20,
-                                                    ND_FEATURE_SHM};
+                                                    ND_FEATURE_SHM | ND_FEATURE_RING};
 
 /* 1.5, -2.25, 3.0: T01 */
 static const uint8_t floats[12] = {0, 0, 0xc0, 0x3f, 0, 0, 0x10, 0xc0, 0, 0, 0x40, 0x40};
@@ -529,6 +529,15 @@ Test(golden, shared_memory)
         control("segment-answer", &from_daemon,
                 (struct nd_prelude){.kind = ND_KIND_SEGMENT, .segment = 1, .sequence = 5}, NULL,
                 NULL, 0);
+        control("ring-ask", &from_client,
+                (struct nd_prelude){.kind = ND_KIND_RING,
+                                    .flags = ND_FLAG_FD,
+                                    .place = ND_RING_FILE_BYTES,
+                                    .sequence = 6},
+                NULL, NULL, 0);
+        control("ring-answer", &from_daemon,
+                (struct nd_prelude){.kind = ND_KIND_RING, .sequence = 6}, NULL, NULL, 0);
+        control("wake", &from_client, (struct nd_prelude){.kind = ND_KIND_WAKE}, NULL, NULL, 0);
         control("publish-block", &from_client,
                 (struct nd_prelude){.kind = ND_KIND_PUBLISH,
                                     .flags = ND_FLAG_BODY_IN_BLOCK,

@@ -22,6 +22,11 @@ static const struct nd_reader_limits shm_client = {ND_FROM_CLIENT, HEADER_MAX, M
 static const struct nd_reader_limits shm_daemon = {ND_FROM_DAEMON, HEADER_MAX, META_MAX,
                                                    ND_FEATURE_SHM};
 
+static const struct nd_reader_limits ring_client = {ND_FROM_CLIENT, HEADER_MAX, META_MAX,
+                                                    ND_FEATURE_SHM | ND_FEATURE_RING};
+static const struct nd_reader_limits ring_daemon = {ND_FROM_DAEMON, HEADER_MAX, META_MAX,
+                                                    ND_FEATURE_SHM | ND_FEATURE_RING};
+
 static uint8_t buffer[ND_PRELUDE_BYTES + ND_CONTROL_BODY_BYTES_MAX + 4096];
 
 static int next(const struct nd_reader_limits *limits,
@@ -138,6 +143,9 @@ static const struct kind_case good[] = {
         {&shm_daemon, {.kind = ND_KIND_SEGMENT_GONE, .segment = 1}, 64, true},
         {&shm_client, {.kind = ND_KIND_RELEASE, .body_bytes = 16}, 80, true},
         {&shm_daemon, {.kind = ND_KIND_RELEASE, .body_bytes = 65536}, 65600, true},
+        {&ring_client, {.kind = ND_KIND_RING, .flags = ND_FLAG_FD, .sequence = 6}, 64, true},
+        {&ring_daemon, {.kind = ND_KIND_RING, .sequence = 6}, 64, true},
+        {&ring_client, {.kind = ND_KIND_WAKE}, 64, true},
 };
 
 Test(reader, takes_every_kind_and_says_where_its_parts_are)
@@ -272,6 +280,16 @@ static const struct {
         {"segment with bytes",
          &shm_client,
          {.kind = ND_KIND_SEGMENT, .segment = 1, .body_bytes = 8},
+         64,
+         P,
+         "body_bytes"},
+        {"RING without its feature", &shm_client, {.kind = ND_KIND_RING}, 1, P, "kind"},
+        {"WAKE without its feature", &shm_client, {.kind = ND_KIND_WAKE}, 1, P, "kind"},
+        {"WAKE from the daemon", &ring_daemon, {.kind = ND_KIND_WAKE}, 1, P, "kind"},
+        {"FD in WAKE", &ring_client, {.kind = ND_KIND_WAKE, .flags = ND_FLAG_FD}, 4, P, "flags"},
+        {"WAKE with a body",
+         &ring_client,
+         {.kind = ND_KIND_WAKE, .body_bytes = 1},
          64,
          P,
          "body_bytes"},
@@ -474,9 +492,9 @@ Test(reader, knows_for_each_kind_who_sends_it)
                 struct nd_packet packet;
                 size_t wanted;
 
-                cr_expect_eq(nd_reader_next(&shm_client, &byte, 1, &packet, &wanted, NULL),
+                cr_expect_eq(nd_reader_next(&ring_client, &byte, 1, &packet, &wanted, NULL),
                              may_come[ND_FROM_CLIENT][kind] ? 1 : NDBUS_EPROTOCOL, "%u", kind);
-                cr_expect_eq(nd_reader_next(&shm_daemon, &byte, 1, &packet, &wanted, NULL),
+                cr_expect_eq(nd_reader_next(&ring_daemon, &byte, 1, &packet, &wanted, NULL),
                              may_come[ND_FROM_DAEMON][kind] ? 1 : NDBUS_EPROTOCOL, "%u", kind);
         }
 }
