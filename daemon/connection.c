@@ -109,6 +109,7 @@ int nd_connection_new(struct nd_server *server, int fd, bool is_tcp, uint8_t ref
         nd_list_init(&connection->dirty_watches);
         RB_INIT(&connection->subscriptions);
         nd_publisher_init(&connection->publisher, connection);
+        nd_intake_init(&connection->intake);
         nd_outbox_init(&connection->outbox, connection);
         nd_lender_init(&connection->lender);
         nd_holder_init(&connection->holder);
@@ -242,6 +243,7 @@ void nd_connection_close(struct nd_connection *connection)
         while ((subscription = RB_ROOT(&connection->subscriptions)))
                 nd_subscription_free(subscription);
         nd_request_unwatch_all(connection);
+        nd_intake_deinit(&connection->intake);
         nd_publisher_deinit(&connection->publisher);
         nd_outbox_deinit(&connection->outbox);
         nd_lender_deinit(&connection->lender);
@@ -363,6 +365,9 @@ static size_t connection_take(struct nd_connection *connection,
                         i += n_body;
                         continue;
                 }
+                nd_intake_take(connection);
+                if (connection->closes_after_output || connection->state >= ND_CONNECTION_CLOSING)
+                        break;
                 if (i < n_data && nd_outbox_is_full(&connection->outbox)) {
                         connection->is_held = true;
                         nd_connection_mark_dirty(connection);
@@ -518,7 +523,9 @@ void nd_connection_resume(struct nd_connection *connection)
         if (!connection->is_held || nd_outbox_is_full(&connection->outbox))
                 return;
         connection->is_held = false;
-        connection_feed(connection, connection->stash, connection->n_stash);
+        connection_feed(connection,
+                        connection->stash ? connection->stash : connection->server->scratch,
+                        connection->n_stash);
         connection_check_descriptors(connection);
 }
 
@@ -582,12 +589,19 @@ static size_t connection_aim(struct nd_connection *connection,
         return n_body;
 }
 
+/* The peer is gone. What it has written into its ring it may not have had the time to announce. */
+static void connection_on_end(struct nd_connection *connection)
+{
+        nd_intake_take(connection);
+        nd_connection_mark_closing(connection);
+}
+
 /* Errors of recvmsg() that mean that the peer is gone. */
 static void connection_on_read_error(struct nd_connection *connection, int error)
 {
         if (error == EAGAIN || error == EINTR || error == ENOMEM || error == ENOBUFS)
                 return;
-        nd_connection_mark_closing(connection);
+        connection_on_end(connection);
 }
 
 /**
@@ -617,7 +631,7 @@ static size_t connection_receive(struct nd_connection *connection,
         ++server->counters.reads;
         if (n <= 0) {
                 if (n == 0)
-                        nd_connection_mark_closing(connection);
+                        connection_on_end(connection);
                 else
                         connection_on_read_error(connection, errno);
                 return 0;
@@ -646,7 +660,7 @@ static bool connection_has_bytes(const struct nd_connection *connection)
 bool nd_connection_has_input(const struct nd_connection *connection)
 {
         return connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output &&
-               connection_has_bytes(connection);
+               (connection_has_bytes(connection) || !nd_intake_is_empty(&connection->intake));
 }
 
 /* Nothing that it says matters any more but that it closes. */
@@ -730,7 +744,7 @@ void nd_connection_read_last(struct nd_connection *connection)
              !connection->is_held && connection_has_bytes(connection);
              ++i)
                 (void)connection_read(connection);
-        nd_connection_mark_closing(connection);
+        connection_on_end(connection);
 }
 
 static void connection_on_event(uv_poll_t *poll, int status, int events)

@@ -7,6 +7,7 @@
 
 #include <uv.h>
 #include "daemon/descriptors.h"
+#include "daemon/intake.h"
 #include "daemon/ledger.h"
 #include "daemon/outbox.h"
 #include "daemon/publisher.h"
@@ -81,6 +82,7 @@ struct nd_connection {
                 last_lead_bytes; /* header and meta of the last large PUBLISH; 0: small ones come */
 
         struct nd_publisher publisher;
+        struct nd_intake intake;
         struct nd_outbox outbox;
         struct nd_descriptors descriptors; /* that came and wait for their packet */
         struct nd_lender lender;

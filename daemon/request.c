@@ -109,7 +109,7 @@ static int request_connect(struct nd_connection *connection,
         connection->pid = connect.pid;
         if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
             connection->server->options.shm_max > 0)
-                connection->features = ND_FEATURE_SHM;
+                connection->features = ND_FEATURE_SHM | (connect.features & ND_FEATURE_RING);
         r = nd_admission_ask(connection, connect.token, &ask, fault);
         if (r < 0)
                 return r;
@@ -342,14 +342,11 @@ static int request_credit(struct nd_connection *connection,
 
 /* ---------------------------------------------------------------------------------- shared memory */
 
-static int request_segment(struct nd_connection *connection,
-                           const struct nd_packet *packet,
-                           struct nd_fault *fault)
+/* The descriptor of the packet; -1: it brings none. */
+static int request_take_fd(struct nd_connection *connection, const struct nd_packet *packet)
 {
-        int fd = packet->prelude.flags & ND_FLAG_FD ? nd_descriptors_take(&connection->descriptors)
-                                                    : -1;
-
-        return nd_share_announce(connection, &packet->prelude, fd, fault);
+        return packet->prelude.flags & ND_FLAG_FD ? nd_descriptors_take(&connection->descriptors)
+                                                  : -1;
 }
 
 static int request_segment_gone(struct nd_connection *connection,
@@ -559,7 +556,8 @@ static int request_stats(struct nd_connection *connection,
 static bool request_has_number(uint8_t kind)
 {
         return kind == ND_KIND_PING || kind == ND_KIND_SUBSCRIBE || kind == ND_KIND_UNSUBSCRIBE ||
-               kind == ND_KIND_TOPIC || kind == ND_KIND_STATS || kind == ND_KIND_SEGMENT;
+               kind == ND_KIND_TOPIC || kind == ND_KIND_STATS || kind == ND_KIND_SEGMENT ||
+               kind == ND_KIND_RING;
 }
 
 int nd_request_take(struct nd_connection *connection,
@@ -597,9 +595,15 @@ int nd_request_take(struct nd_connection *connection,
         case ND_KIND_TOPIC:
                 return request_topic(connection, packet, fault);
         case ND_KIND_SEGMENT:
-                return request_segment(connection, packet, fault);
+                return nd_share_announce(connection, &packet->prelude,
+                                         request_take_fd(connection, packet), fault);
         case ND_KIND_SEGMENT_GONE:
                 return request_segment_gone(connection, packet, fault);
+        case ND_KIND_RING:
+                return nd_intake_open(connection, &packet->prelude,
+                                      request_take_fd(connection, packet), fault);
+        case ND_KIND_WAKE:
+                return nd_intake_wake(connection, fault);
         case ND_KIND_RELEASE:
                 return nd_ledger_release(connection, packet, fault);
         case ND_KIND_STATS:

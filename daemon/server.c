@@ -366,6 +366,21 @@ void nd_server_watch_rescues(struct nd_server *server)
         (void)uv_idle_start(&server->rescue, server_on_rescue);
 }
 
+static void server_on_intake(uv_idle_t *idle)
+{
+        struct nd_server *server = nd_container_of(idle, struct nd_server, intake);
+
+        server->now_ns = uv_hrtime();
+        if (!nd_intakes_look(server))
+                uv_idle_stop(idle);
+        nd_server_settle(server);
+}
+
+void nd_server_watch_intakes(struct nd_server *server)
+{
+        (void)uv_idle_start(&server->intake, server_on_intake);
+}
+
 static void server_on_tick(uv_timer_t *timer)
 {
         struct nd_server *server = nd_container_of(timer, struct nd_server, tick);
@@ -550,6 +565,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_metrics_init(&server->metrics);
         nd_list_init(&server->shares);
         nd_list_init(&server->rescues);
+        nd_list_init(&server->intakes);
         nd_own_init(server);
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
         server->protocol_log.n_more = SERVER_PROTOCOL_LINES - 1;
@@ -585,6 +601,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         uv_timer_init(&server->loop, &server->slow_timer);
         uv_timer_init(&server->loop, &server->watchdog);
         uv_idle_init(&server->loop, &server->rescue);
+        uv_idle_init(&server->loop, &server->intake);
         uv_timer_init(&server->loop, &server->drain);
         uv_signal_init(&server->loop, &server->sigterm);
         uv_signal_init(&server->loop, &server->sigint);

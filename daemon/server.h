@@ -33,6 +33,7 @@ struct nd_server {
         uv_timer_t slow_timer; /* set for the first of slow */
         uv_timer_t watchdog;
         uv_idle_t rescue; /* runs while there are any */
+        uv_idle_t intake; /* runs while any is awake */
         uv_timer_t drain; /* deadline of stopping */
         struct nd_options options;
         struct nd_counters counters;
@@ -59,6 +60,7 @@ struct nd_server {
         size_t shares_max; /* and descriptors that wait to be closed: a share of all */
         uint64_t shares_bytes;
         struct nd_list rescues; /* nd_rescue.in_server */
+        struct nd_list intakes; /* nd_intake.in_awake */
         struct nd_closer closer;
         bool awaits_closer; /* listeners are paused until it has room */
         struct nd_own own;
@@ -141,6 +143,9 @@ int nd_server_refuse_descriptors(struct nd_server *server, struct nd_fault *faul
 
 /* There are segments to be rescued from: work on it whenever the loop comes round. */
 void nd_server_watch_rescues(struct nd_server *server);
+
+/* There are rings to be looked into whenever the loop comes round. */
+void nd_server_watch_intakes(struct nd_server *server);
 
 /* Credit is due or held: look again in 10 ms. */
 void nd_server_watch_lead(struct nd_server *server);

@@ -41,8 +41,9 @@
         XX(retain_full, "messages delivered but not retained for want of room")                    \
         XX(body_bytes_copied, "body bytes of messages over 64 KiB that were copied in memory")     \
         XX(shm_segments, "segments of shared memory announced by publishers")                      \
-        XX(shm_refused, "segments refused: look for shm-max and the file descriptor limit")        \
+        XX(shm_refused, "segments and rings refused: look for shm-max and the fd limit")           \
         XX(shm_messages, "messages published in shared memory")                                    \
+        XX(ring_messages, "of these, published through a ring rather than the socket")             \
         XX(shm_own_messages,                                                                       \
            "messages received by a socket into shared memory of the daemon's own")                 \
         XX(shm_own_exhausted, "the same, but there was none: raise --shm-own-max or --memory-max") \
