@@ -19,6 +19,7 @@
 #include "client/fork.h"
 #include "client/hold.h"
 #include "client/message.h"
+#include "client/outlet.h"
 #include "client/output.h"
 #include "client/token.h"
 #include "protocol/control.h"
@@ -43,6 +44,7 @@ enum nd_fd_slot {
         ND_FD_EPOLL,
         ND_FD_EVENT,
         ND_FD_TIMER,
+        ND_FD_RING,     /* a ring, until the daemon has answered about it */
         ND_FD_WAKE,     /* eventfd, written by who frees messages */
         ND_FD_SEGMENTS, /* memfds that are published from: ND_SEGMENTS_MAX of them */
 };
@@ -262,6 +264,7 @@ struct ndbus {
         struct nd_pool *pool;
         struct nd_connection connection;
         struct nd_output output;
+        struct nd_outlet outlet;
         struct nd_input input;
         struct nd_credit credit;
         struct nd_reports reports;

@@ -240,7 +240,7 @@ static uint32_t connection_features(const struct ndbus *bus)
 {
         bool is_local = bus->connection.url.type == ND_URL_UNIX;
 
-        return is_local && !bus->options.no_shm ? ND_FEATURE_SHM : 0;
+        return is_local && !bus->options.no_shm ? ND_FEATURE_SHM | ND_FEATURE_RING : 0;
 }
 
 static void connection_say_connect(struct ndbus *bus)
@@ -443,6 +443,7 @@ static void connection_lost(struct ndbus *bus, const struct nd_fault *fault, boo
         nd_watches_lost(bus);
         nd_offline_lost(bus);
         nd_supply_lost(bus);
+        nd_outlet_close(bus);
 }
 
 void nd_connection_lose(struct ndbus *bus, const struct nd_fault *fault)

@@ -114,6 +114,8 @@ dispatch_error(struct ndbus *bus, const struct nd_packet *packet, struct nd_faul
         if (error.of == ND_KIND_PUBLISH && packet->prelude.sequence > 0 &&
             packet->prelude.sequence <= bus->credit.n_published) {
                 error_of_publish(bus, packet->prelude.sequence, &fault);
+        } else if (error.of == ND_KIND_RING) {
+                nd_outlet_hear_refusal(bus, packet->prelude.sequence);
         } else if (request || error.of == ND_KIND_SEGMENT) {
                 if (error.of == ND_KIND_SEGMENT)
                         nd_supply_hear_refusal(bus, packet->prelude.sequence);
@@ -318,6 +320,8 @@ int nd_dispatch(struct ndbus *bus, const struct nd_packet *packet, struct nd_fau
                 return nd_supply_hear_answer(bus, &packet->prelude, fault);
         case ND_KIND_SEGMENT_GONE:
                 return dispatch_segment_gone(bus, &packet->prelude, fault);
+        case ND_KIND_RING:
+                return nd_outlet_hear_answer(bus, &packet->prelude, fault);
         case ND_KIND_RELEASE:
                 return nd_supply_hear_release(bus, packet, fault);
         case ND_KIND_GOODBYE:

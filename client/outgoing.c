@@ -143,7 +143,13 @@ int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out)
         at += out->n_meta;
         if (out->body->bytes)
                 nd_body_copy(out->body, 0, out->body->bytes, at);
+        at += out->body->bytes;
+        if (out->segment && !out->is_slow && nd_outlet_put(bus, at - n, n)) {
+                nd_outgoing_finish(bus, out);
+                return 0;
+        }
         nd_output_commit(&bus->output, n);
+        bus->output.is_ahead = false;
         out->leaves_at = bus->output.n_left + nd_output_bytes(&bus->output);
         return 0;
 }

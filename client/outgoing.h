@@ -20,6 +20,7 @@ struct nd_outgoing {
         uint64_t place;
         uint64_t block_bytes;
         bool is_loan;
+        bool is_slow; /* it took longer to copy than a system call takes */
 
         /* how far it is */
         uint64_t number;     /* n-th PUBLISH of the connection */
@@ -70,8 +71,8 @@ static inline bool nd_outgoing_is_lost(const struct ndbus *bus, const struct nd_
                bus->connection.state != ND_STATE_READY;
 }
 
-/* Begins a message and puts all of it into the output: for small ones that are sent whole. 0 or
- * NDBUS_ENOMEM, then it has not begun. */
+/* Begins a message and puts all of it into the output, or into the outlet, whence it has left: for small ones
+ * that are sent whole. 0 or NDBUS_ENOMEM, then it has not begun. */
 int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out);
 
 /* It counts as sent: from now on it is either confirmed or told to be unconfirmed. */

@@ -57,6 +57,20 @@ uint8_t *nd_output_insert(struct nd_output *output, size_t n)
         return output->data + output->start;
 }
 
+/* By a PUBLISH that goes another way. */
+static bool must_not_be_overtaken(uint8_t kind)
+{
+        switch (kind) {
+        case ND_KIND_CREDIT:
+        case ND_KIND_PING:
+        case ND_KIND_RELEASE:
+        case ND_KIND_WAKE:
+                return false;
+        default:
+                return true;
+        }
+}
+
 int nd_output_packet(struct nd_output *output,
                      const struct nd_prelude *prelude,
                      const void *header,
@@ -77,6 +91,7 @@ int nd_output_packet(struct nd_output *output,
         if (n_body)
                 memcpy(at + ND_PRELUDE_BYTES + n_header, body, n_body);
         nd_output_commit(output, ND_PRELUDE_BYTES + n_header + n_body);
+        output->is_ahead = output->is_ahead || must_not_be_overtaken(p.kind);
         return 0;
 }
 
@@ -155,6 +170,7 @@ int nd_output_send(struct nd_output *output, int fd)
 void nd_output_reset(struct nd_output *output)
 {
         output->n_fds = 0;
+        output->is_ahead = false;
         output->start = output->end = 0;
         if (output->n_max > OUTPUT_BYTES_MIN)
                 nd_output_deinit(output);

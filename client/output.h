@@ -21,6 +21,8 @@ struct nd_output {
         size_t n_max;
         struct nd_output_fd fds[ND_FDS_MAX]; /* in the order of their packets */
         size_t n_fds;
+        bool is_ahead; /* something that a later PUBLISH must not overtake has been put here since the last
+                            PUBLISH that was */
         uint64_t n_left; /* bytes that have left, in all */
 };
 

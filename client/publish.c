@@ -8,7 +8,8 @@
  * of the message has left and nothing is lost but time; after it the message is sent to its end.
  *
  * Small messages are written into the output and leave with one call, together if the caller says
- * that more follow. Large ones are sent from where they lie.
+ * that more follow; those in blocks are written into a ring, if there is one, and need none. Large ones
+ * are sent from where they lie.
  *
  * The socket is read when half the window is used, and then after every further eighth, not before
  * every message: a read that finds nothing would cost as much as a third of a send.
@@ -48,9 +49,9 @@
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
 
-/* But not one that took longer to copy than a call takes: its reader can begin, and its block comes back while
- * it is in the caches. */
-#define MORE_COPY_BYTES_MAX ((uint64_t)256 << 10)
+/* What took longer to copy than a call takes is sent at once, and by the socket: its reader can begin, and its
+ * block comes back while it is in the caches. */
+#define SLOW_COPY_BYTES_MIN ((uint64_t)256 << 10)
 
 /* ------------------------------------------------------------------------------- credit */
 
@@ -392,8 +393,7 @@ send_small(struct ndbus *bus, struct nd_outgoing *out, const struct ndbus_publis
         if (nd_outgoing_put(bus, out))
                 return nd_detail_say(NDBUS_ENOMEM, "out of memory");
         credit_lead(bus, out);
-        if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX ||
-            (!out->is_loan && out->block_bytes >= MORE_COPY_BYTES_MAX)) {
+        if (!o->more || nd_output_bytes(&bus->output) >= MORE_BYTES_MAX || out->is_slow) {
                 bus->outgoing = out;
                 send_output(bus, out, o->timeout_ms);
                 bus->outgoing = NULL;
@@ -462,6 +462,7 @@ static int send_in_block(struct ndbus *bus,
                 return nd_connection_fail_down(bus);
         if (copied)
                 nd_body_copy(copied, 0, copied->bytes, nd_supply_data(block));
+        nd_outlet_ask(bus);
         nd_supply_publish(bus->supply, block);
         r = send_message(bus, out, o);
         nd_supply_published(bus->supply, block, out->block_bytes, r == 0);
@@ -498,6 +499,7 @@ static int publish_online(struct ndbus *bus,
                 out->place = block.place;
                 out->block_bytes = block.segment ? body->bytes : 0;
                 out->is_loan = block.segment && loan;
+                out->is_slow = block.segment && !loan && body->bytes >= SLOW_COPY_BYTES_MIN;
                 r = wait_for_leave(bus, out, topic, encoded->n_topic, o->timeout_ms);
                 if (r || !block.segment || !nd_supply_is_retired(&block))
                         break;

@@ -460,7 +460,7 @@ static void begin(struct play *play)
                 .meta_bytes_max = ND_META_BYTES_MAX,
                 .dims_max = 64,
                 .subscriptions_max = 100,
-                .features = play->has_shm ? ND_FEATURE_SHM : 0,
+                .features = play->has_shm ? ND_FEATURE_SHM | ND_FEATURE_RING : 0,
                 .shm_bytes_max = play->has_shm ? SHM_MAX : 0,
         };
         struct ndbus_subscribe_options options = NDBUS_SUBSCRIBE_OPTIONS_INIT;
