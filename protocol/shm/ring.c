@@ -62,26 +62,39 @@ int nd_ring_create(struct nd_ring *ret, int *ret_fd, struct nd_fault *fault)
         return 0;
 }
 
+static int ring_check_size(int fd, struct stat *ret_st, struct nd_fault *fault)
+{
+        if (fstat(fd, ret_st) < 0)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd", "fstat() fails: %s", strerror(errno));
+        if (ret_st->st_size != ND_RING_FILE_BYTES)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd", "has %lld bytes, must have %u",
+                                    (long long)ret_st->st_size, ND_RING_FILE_BYTES);
+        return 0;
+}
+
 /* It is a memfd and mapped; nobody touches it yet. */
 static int ring_seal(int fd, struct nd_fault *fault)
 {
         struct stat st;
+        int r;
 
         if (fcntl(fd, F_ADD_SEALS, RING_SEALS) < 0)
                 return nd_fault_set(fault, NDBUS_ESHM, "seals", "%#x cannot be added: %s",
                                     (unsigned)RING_SEALS, strerror(errno));
-        if (fstat(fd, &st) < 0 || st.st_size != ND_RING_FILE_BYTES)
-                return nd_fault_set(fault, NDBUS_ESHM, "fd", "has %lld bytes, must have %u",
-                                    (long long)st.st_size, ND_RING_FILE_BYTES);
+        r = ring_check_size(fd, &st, fault);
+        if (r < 0)
+                return r;
         if (st.st_blocks < ND_RING_FILE_BYTES / 512)
                 return nd_fault_set(fault, NDBUS_ESHM, "fd",
                                     "has holes: %lld of %u blocks are allocated",
                                     (long long)st.st_blocks, ND_RING_FILE_BYTES / 512);
-        return 0;
+        /* blocks past its end were counted too */
+        return nd_memfd_allocate(fd, 0, ND_RING_FILE_BYTES, fault);
 }
 
 int nd_ring_map(int fd, uint64_t bytes, struct nd_ring *ret, struct nd_fault *fault)
 {
+        struct stat st;
         void *base;
         int r;
 
@@ -90,6 +103,9 @@ int nd_ring_map(int fd, uint64_t bytes, struct nd_ring *ret, struct nd_fault *fa
         if (bytes != ND_RING_FILE_BYTES)
                 return nd_fault_set_exact(fault, NDBUS_ESHM, "place", bytes, ND_RING_FILE_BYTES,
                                           "bytes");
+        r = ring_check_size(fd, &st, fault); /* so much of a huge page could not be unmapped */
+        if (r < 0)
+                return r;
         base = ring_map(fd);
         if (base == MAP_FAILED && (errno == EACCES || errno == EPERM || errno == EINVAL))
                 return nd_fault_set(fault, NDBUS_ESHM, "fd",

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "protocol/shm/ring.h"
@@ -432,6 +433,37 @@ Test(ring, one_of_a_wrong_size_or_with_holes_is_refused)
         cr_assert_eq(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 8192, 4096), 0);
         refused(fd, ND_RING_FILE_BYTES, "fd");
         cr_assert_eq(n_fds(), n);
+}
+
+/* Less than a huge page can be mapped of one, and not be unmapped again. */
+Test(ring, one_of_huge_pages_is_refused)
+{
+        int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+        struct stat st;
+
+        if (fd < 0)
+                cr_skip_test("a kernel without huge pages");
+        cr_assert_eq(fstat(fd, &st), 0);
+        cr_assert_eq(ftruncate(fd, st.st_blksize), 0);
+        refused(fd, ND_RING_FILE_BYTES, "fd");
+}
+
+Test(ring, what_is_allocated_past_the_end_is_no_part_of_it)
+{
+        struct nd_ring ring = {0};
+        struct stat before, after;
+        struct nd_fault fault;
+        int fd = nd_memfd_make(ND_RING_FILE_BYTES, 0, 0);
+
+        cr_assert_eq(fallocate(fd, FALLOC_FL_KEEP_SIZE, ND_RING_FILE_BYTES, ND_RING_FILE_BYTES), 0);
+        cr_assert_eq(nd_ring_map(fd, ND_RING_FILE_BYTES, &ring, &fault), 0, "%s: %s", fault.field,
+                     fault.text);
+        cr_assert_eq(fstat(fd, &before), 0);
+        memset(ring.head, 1, ND_RING_FILE_BYTES);
+        cr_assert_eq(fstat(fd, &after), 0);
+        cr_assert_eq(after.st_blocks, before.st_blocks, "no page was missing");
+        nd_ring_close(&ring);
+        close(fd);
 }
 
 static void *map_to_write(int fd)
