@@ -731,6 +731,8 @@ static bool connection_read(struct nd_connection *connection)
         }
         if (connection->n_stash + n_read > 0)
                 connection_feed(connection, buffer, connection->n_stash + n_read);
+        else
+                nd_intake_take(connection); /* which may have waited for the end of this body */
         connection_check_descriptors(connection);
         return n_read == n_asked && n_asked < ND_SCRATCH_BYTES && in->message &&
                connection->state == ND_CONNECTION_OPEN && !connection->closes_after_output;
