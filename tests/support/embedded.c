@@ -442,7 +442,7 @@ static size_t packet_take(struct nd_embedded_peer *peer,
                 .direction = ND_FROM_DAEMON,
                 .header_bytes_max = ND_HEADER_BYTES_MAX,
                 .meta_bytes_max = ND_META_BYTES_MAX,
-                .features = ND_FEATURE_SHM,
+                .features = ND_FEATURE_SHM | ND_FEATURE_RING,
         };
         struct nd_packet packet;
         size_t n, n_wanted;
