@@ -206,6 +206,7 @@ struct nd_raw *nd_raw_open_features(struct nd_harness *h, bool is_tcp, uint32_t 
         if (nd_welcome_unpack(packet->header, packet->prelude.header_bytes, &welcome, &fault) < 0)
                 nd_harness_fail(h, "WELCOME: %s: %s", fault.field, fault.text);
         raw->source = welcome.source;
+        raw->features = welcome.features;
         raw->shm_max = welcome.shm_bytes_max;
         raw->credit = welcome.grant_bytes;
         return raw;

@@ -42,8 +42,9 @@ struct nd_raw {
         struct nd_harness *harness;
         int fd;
         uint64_t source;
-        uint64_t shm_max; /**< of WELCOME */
-        uint64_t credit;  /**< left of the publishing window */
+        uint32_t features; /**< of WELCOME */
+        uint64_t shm_max;  /**< of WELCOME */
+        uint64_t credit;   /**< left of the publishing window */
         uint64_t n_requests;
         uint64_t n_published;
         uint64_t n_resets;  /**< that nd_raw_receive() met */

@@ -89,6 +89,26 @@ void nd_raw_announce(struct nd_raw *raw, uint32_t number, const struct nd_segmen
                                 (unsigned long long)request);
 }
 
+/* The next PUBLISH, of a block, when there is credit for it. */
+static struct nd_prelude raw_publish_prelude(struct nd_raw *raw,
+                                             uint32_t number,
+                                             uint64_t place,
+                                             uint64_t n_bytes,
+                                             uint16_t flags,
+                                             size_t n_header)
+{
+        nd_raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
+        raw->credit -= ND_PRELUDE_BYTES + n_header;
+        return (struct nd_prelude){
+                .kind = ND_KIND_PUBLISH,
+                .flags = flags | ND_FLAG_BODY_IN_BLOCK,
+                .sequence = ++raw->n_published,
+                .segment = number,
+                .place = place,
+                .body_bytes = n_bytes,
+        };
+}
+
 void nd_raw_publish_in(struct nd_raw *raw,
                        const char *topic,
                        uint32_t number,
@@ -98,18 +118,9 @@ void nd_raw_publish_in(struct nd_raw *raw,
 {
         size_t n_header;
         nd_autofree uint8_t *header = nd_raw_header(topic, n_bytes, &n_header);
-        const struct nd_prelude prelude = {
-                .kind = ND_KIND_PUBLISH,
-                .flags = flags | ND_FLAG_BODY_IN_BLOCK,
-                .sequence = ++raw->n_published,
-                .segment = number,
-                .place = place,
-                .body_bytes = n_bytes,
-        };
 
-        nd_raw_await_credit(raw, ND_PRELUDE_BYTES + n_header);
-        raw->credit -= ND_PRELUDE_BYTES + n_header;
-        nd_raw_send_packet(raw, prelude, header, n_header, NULL, 0, NULL, 0);
+        nd_raw_send_packet(raw, raw_publish_prelude(raw, number, place, n_bytes, flags, n_header),
+                           header, n_header, NULL, 0, NULL, 0);
 }
 
 void nd_raw_publish_block(struct nd_raw *raw,
@@ -121,6 +132,96 @@ void nd_raw_publish_block(struct nd_raw *raw,
 {
         nd_pattern_fill(segment->base + place, 0, n_bytes);
         nd_raw_publish_in(raw, topic, number, place, n_bytes, 0);
+}
+
+/* ------------------------------------------------------------------------------- through the ring */
+
+struct nd_raw *nd_raw_open_ring(struct nd_harness *h)
+{
+        struct nd_raw *raw = nd_raw_open_features(h, false, ND_FEATURE_SHM | ND_FEATURE_RING);
+
+        if (!(raw->features & ND_FEATURE_RING))
+                nd_harness_fail(h, "WELCOME does not give a ring");
+        return raw;
+}
+
+uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd)
+{
+        const struct nd_prelude prelude = {
+                .kind = ND_KIND_RING,
+                .flags = ND_FLAG_FD,
+                .place = bytes,
+                .sequence = ++raw->n_requests,
+        };
+        uint8_t packed[ND_PRELUDE_BYTES];
+
+        nd_prelude_pack(&prelude, packed);
+        nd_raw_send_fds(raw, packed, sizeof(packed), &fd, fd >= 0);
+        return prelude.sequence;
+}
+
+struct nd_ring nd_raw_ring(struct nd_raw *raw)
+{
+        const struct nd_raw_packet *packet;
+        struct nd_fault fault;
+        struct nd_ring ring;
+        uint64_t request;
+        int fd;
+
+        if (nd_ring_create(&ring, &fd, &fault) < 0)
+                nd_harness_fail(NULL, "ring: %s: %s", fault.field, fault.text);
+        request = nd_raw_send_ring(raw, ND_RING_FILE_BYTES, fd);
+        close(fd);
+        packet = nd_raw_expect(raw, ND_KIND_RING);
+        if (packet->prelude.sequence != request || packet->prelude.flags != 0)
+                nd_harness_fail(raw->harness, "RING is not the answer to request %llu",
+                                (unsigned long long)request);
+        return ring;
+}
+
+void nd_raw_ring_put(struct nd_raw *raw,
+                     struct nd_ring *ring,
+                     struct nd_prelude prelude,
+                     const void *header,
+                     size_t n_header)
+{
+        uint8_t bytes[4096];
+
+        if (n_header > sizeof(bytes) - ND_PRELUDE_BYTES)
+                nd_harness_fail(raw->harness, "a header of %zu bytes", n_header);
+        prelude.header_bytes = (uint32_t)n_header;
+        nd_prelude_pack(&prelude, bytes);
+        if (n_header > 0)
+                memcpy(bytes + ND_PRELUDE_BYTES, header, n_header);
+        if (!nd_ring_put(ring, bytes, ND_PRELUDE_BYTES + n_header))
+                nd_harness_fail(raw->harness, "the ring is full");
+}
+
+void nd_raw_ring_publish_in(struct nd_raw *raw,
+                            struct nd_ring *ring,
+                            const char *topic,
+                            uint32_t number,
+                            uint64_t place,
+                            uint64_t n_bytes,
+                            uint16_t flags)
+{
+        size_t n_header;
+        nd_autofree uint8_t *header = nd_raw_header(topic, n_bytes, &n_header);
+
+        nd_raw_ring_put(raw, ring,
+                        raw_publish_prelude(raw, number, place, n_bytes, flags, n_header), header,
+                        n_header);
+}
+
+void nd_raw_send_wake(struct nd_raw *raw)
+{
+        nd_raw_send_prelude(raw, (struct nd_prelude){.kind = ND_KIND_WAKE});
+}
+
+void nd_raw_ring_wake(struct nd_raw *raw, struct nd_ring *ring)
+{
+        if (nd_ring_must_wake(ring))
+                nd_raw_send_wake(raw);
 }
 
 /* ---------------------------------------------------------------------------------- receiving */

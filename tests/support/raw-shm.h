@@ -7,6 +7,7 @@
  * Blocks are filled with the pattern (pattern.h) from their first byte on, like other bodies.
  */
 
+#include "protocol/shm/ring.h"
 #include "protocol/shm/segment.h"
 #include "tests/support/raw-client.h"
 
@@ -57,3 +58,34 @@ void nd_raw_release(struct nd_raw *raw, uint32_t segment, uint64_t place);
 
 /** The next packets are RELEASE, of n blocks in all; the sum of their places is *ret_places, or NULL. */
 void nd_raw_expect_released(struct nd_raw *raw, size_t n, uint64_t *ret_places);
+
+/** Connected with features shm and ring; the daemon has both. */
+struct nd_raw *nd_raw_open_ring(struct nd_harness *h);
+
+/** RING of so many bytes with this descriptor (-1: none). Returns its request number. */
+uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd);
+
+/** A ring that the daemon has accepted; nd_ring_close(). */
+struct nd_ring nd_raw_ring(struct nd_raw *raw);
+
+/** A packet of prelude and header into the ring, which has room for it. Wakes nobody. */
+void nd_raw_ring_put(struct nd_raw *raw,
+                     struct nd_ring *ring,
+                     struct nd_prelude prelude,
+                     const void *header,
+                     size_t n_header);
+
+/** PUBLISH of a block that is not written to, through the ring. Wakes nobody. */
+void nd_raw_ring_publish_in(struct nd_raw *raw,
+                            struct nd_ring *ring,
+                            const char *topic,
+                            uint32_t number,
+                            uint64_t place,
+                            uint64_t n_bytes,
+                            uint16_t flags);
+
+/** WAKE, whatever the daemon says. */
+void nd_raw_send_wake(struct nd_raw *raw);
+
+/** WAKE, if the daemon says that it sleeps. */
+void nd_raw_ring_wake(struct nd_raw *raw, struct nd_ring *ring);

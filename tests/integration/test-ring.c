@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: MIT */
+
+/*
+ * Rings over the wire: what a client publishes through its ring and what it sends by its socket come
+ * in one order, nothing is missed by a daemon that sleeps, ends or is told to stop, and a ring that
+ * breaks the rules harms nobody but its client
+ *
+ * Message k is of size_of(k) bytes, so that its number and its body say the same.
+ */
+
+#include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/support/pattern.h"
+#include "tests/support/raw-shm.h"
+
+#define SEGMENT_BYTES (UINT64_C(8) << 20)
+#define SLOT_BYTES    4096u
+#define SLOTS_N       (SEGMENT_BYTES / SLOT_BYTES)
+
+struct world {
+        struct nd_harness *h;
+        struct nd_raw *asker;
+        struct nd_raw
+                *subscriber; /* without shared memory: whatever it receives it receives whole */
+        struct nd_raw *publisher; /* NULL: gone */
+        struct nd_ring ring;
+        struct nd_segment segment; /* number 1 of the publisher */
+        uint64_t n_received;
+};
+
+static void publisher_init(struct world *w)
+{
+        w->publisher = nd_raw_open_ring(w->h);
+        w->segment = nd_raw_segment(SEGMENT_BYTES);
+        nd_raw_announce(w->publisher, 1, &w->segment);
+        w->ring = nd_raw_ring(w->publisher);
+        w->n_received = 0;
+}
+
+static void publisher_deinit(struct world *w)
+{
+        nd_raw_close(nd_steal(w->publisher));
+        nd_ring_close(&w->ring);
+        nd_segment_close(&w->segment);
+}
+
+static void world_init(struct world *w, const char *const *args)
+{
+        w->h = nd_harness_start(&(struct nd_harness_options){.args = args});
+        w->asker = nd_raw_open(w->h, false);
+        w->subscriber = nd_raw_open(w->h, false);
+        nd_raw_subscribe(w->subscriber, 1, &(struct nd_raw_subscribe){.pattern = "t"});
+        publisher_init(w);
+}
+
+static void world_deinit(struct world *w)
+{
+        if (w->publisher)
+                publisher_deinit(w);
+        nd_raw_close(w->asker);
+        nd_raw_close(w->subscriber);
+        nd_harness_stop(w->h);
+}
+
+static uint64_t size_of(uint64_t k)
+{
+        return 1 + k % SLOT_BYTES;
+}
+
+/* The next number, by the socket. */
+static void by_socket(struct world *w)
+{
+        uint64_t k = w->publisher->n_published + 1;
+
+        if (k % 3)
+                nd_raw_publish(w->publisher, "t", size_of(k));
+        else
+                nd_raw_publish_block(w->publisher, "t", &w->segment, 1, k % SLOTS_N * SLOT_BYTES,
+                                     size_of(k));
+}
+
+/* The next number, through the ring. */
+static void by_ring(struct world *w)
+{
+        uint64_t k = w->publisher->n_published + 1;
+        uint64_t place = k % SLOTS_N * SLOT_BYTES;
+
+        nd_pattern_fill(w->segment.base + place, 0, size_of(k));
+        nd_raw_ring_publish_in(w->publisher, &w->ring, "t", 1, place, size_of(k), 0);
+}
+
+/* This one next, in order and once. */
+static void expect_bytes(struct world *w, uint64_t n_bytes)
+{
+        struct nd_raw_message message = nd_raw_receive(w->subscriber);
+
+        cr_assert_eq(message.prelude.sequence, ++w->n_received);
+        cr_assert_eq(message.prelude.body_bytes, n_bytes);
+        cr_assert_eq(message.n_dropped, 0);
+        nd_raw_message_free(&message);
+        nd_raw_grant(w->subscriber, 1, 1, n_bytes);
+}
+
+static void expect_up_to(struct world *w, uint64_t k)
+{
+        while (w->n_received < k)
+                expect_bytes(w, size_of(w->n_received + 1));
+}
+
+static void expect_nothing_more(struct world *w)
+{
+        nd_raw_flush(w->subscriber);
+        cr_assert_not(nd_raw_has_input(w->subscriber));
+}
+
+/* The daemon sleeps, and has been asked something since. */
+static bool is_asleep(void *userdata)
+{
+        struct world *w = userdata;
+
+        nd_raw_flush(w->asker);
+        return atomic_load(&w->ring.head->is_asleep) == 1;
+}
+
+static void wait_asleep(struct world *w)
+{
+        nd_harness_wait_until(w->h, "the daemon to sleep", is_asleep, w,
+                              nd_harness_deadline_ms(20000));
+}
+
+/* PONG, of the first PING: so many are routed. */
+static void expect_routed(struct nd_raw *raw, uint64_t n)
+{
+        uint64_t number = ++raw->n_requests;
+        const struct nd_raw_packet *packet;
+
+        nd_raw_send_prelude(raw, (struct nd_prelude){.kind = ND_KIND_PING, .sequence = number});
+        do
+                packet = nd_raw_next(raw);
+        while (packet && packet->prelude.kind != ND_KIND_PONG);
+        cr_assert(packet, "closed");
+        cr_assert_eq(packet->prelude.sequence, number);
+        cr_assert_eq(packet->prelude.place, n);
+}
+
+static uint64_t taken(struct world *w)
+{
+        return atomic_load(&w->ring.head->taken);
+}
+
+/* ------------------------------------------------------------------------------------------ order */
+
+Test(ring, and_socket_have_one_order)
+{
+        uint64_t n_by_ring = 0;
+        struct world w;
+
+        world_init(&w, NULL);
+        for (uint64_t k = 1; k <= 1500; ++k) {
+                if (k % 7 < 4)
+                        by_ring(&w);
+                else
+                        by_socket(&w);
+                n_by_ring += k % 7 < 4;
+                if (k % 5 == 0)
+                        nd_raw_ring_wake(w.publisher, &w.ring);
+                if (k % 50 == 0) {
+                        nd_raw_ring_wake(w.publisher, &w.ring);
+                        expect_up_to(&w, k);
+                }
+        }
+        expect_nothing_more(&w);
+        cr_assert_eq(nd_raw_stat(w.asker, "counters", "ring_messages"), n_by_ring);
+        nd_raw_check_stats(w.asker);
+        world_deinit(&w);
+}
+
+Test(ring, waits_for_a_number_that_comes_by_the_socket)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        for (uint64_t k = 1; k < 200; k += 4) {
+                uint64_t before = taken(&w);
+
+                w.publisher->n_published = k; /* the one before it is kept back */
+                by_ring(&w);
+                by_ring(&w);
+                nd_raw_ring_wake(w.publisher, &w.ring);
+                wait_asleep(&w);
+                by_ring(&w); /* behind what waits, and announced too */
+                nd_raw_ring_wake(w.publisher, &w.ring);
+                wait_asleep(&w);
+                cr_assert_eq(taken(&w), before);
+                expect_nothing_more(&w);
+
+                w.publisher->n_published = k - 1;
+                by_socket(&w);
+                w.publisher->n_published = k + 3;
+                expect_up_to(&w, k + 3);
+                wait_asleep(&w);
+                cr_assert_eq(taken(&w), w.ring.position);
+        }
+        world_deinit(&w);
+}
+
+/* And for the end of a stream, though its message is taken back. */
+Test(ring, goes_on_behind_a_stream_that_is_reset)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        nd_raw_publish_begin(w.publisher, "t", 20000, 1);
+        by_ring(&w);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        wait_asleep(&w);
+        expect_nothing_more(&w);
+        nd_raw_send_prelude(w.publisher, (struct nd_prelude){.kind = ND_KIND_RESET, .stream = 1});
+        expect_bytes(&w, size_of(2));
+        world_deinit(&w);
+}
+
+Test(ring, is_taken_before_a_ping)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        for (uint64_t k = 10; k <= 1000; k += 10) {
+                while (w.publisher->n_published < k)
+                        by_ring(&w);
+                expect_routed(w.publisher, k);
+                expect_up_to(&w, k);
+        }
+        world_deinit(&w);
+}
+
+Test(ring, is_taken_before_a_goodbye)
+{
+        const struct nd_raw_packet *packet;
+        struct world w;
+
+        world_init(&w, NULL);
+        for (unsigned i = 0; i < 100; ++i)
+                by_ring(&w);
+        nd_raw_send_prelude(w.publisher, (struct nd_prelude){.kind = ND_KIND_GOODBYE});
+        do
+                packet = nd_raw_next(w.publisher);
+        while (packet && packet->prelude.kind != ND_KIND_GOODBYE);
+        cr_assert(packet, "closed");
+        cr_assert_eq(packet->prelude.place, 100);
+        by_ring(&w); /* too late */
+        nd_raw_send_wake(w.publisher);
+        publisher_deinit(&w);
+        expect_up_to(&w, 100);
+        expect_nothing_more(&w);
+        world_deinit(&w);
+}
+
+/* --------------------------------------------------------------------------------------- sleeping */
+
+Test(ring, is_asleep_until_it_is_woken)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        cr_assert_eq(atomic_load(&w.ring.head->is_asleep), 1);
+        for (uint64_t k = 1; k <= 100; ++k) {
+                uint64_t before = taken(&w);
+
+                by_ring(&w);
+                nd_raw_flush(w.asker); /* its loop has come round */
+                cr_assert_eq(taken(&w), before);
+                cr_assert(nd_ring_must_wake(&w.ring));
+                nd_raw_send_wake(w.publisher);
+                expect_up_to(&w, k);
+                wait_asleep(&w);
+                cr_assert_eq(taken(&w), w.ring.position);
+        }
+        world_deinit(&w);
+}
+
+Test(ring, in_which_nothing_is_sleeps_again)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        for (unsigned i = 0; i < 100; ++i) {
+                cr_assert(nd_ring_must_wake(&w.ring));
+                nd_raw_send_wake(w.publisher);
+                wait_asleep(&w);
+                nd_raw_send_wake(
+                        w.publisher); /* it says that it sleeps, and is woken all the same */
+        }
+        expect_routed(w.publisher, 0);
+        wait_asleep(&w);
+        by_ring(&w);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        expect_up_to(&w, 1);
+        world_deinit(&w);
+}
+
+/* The daemon falls asleep while the client writes, in every way that they can meet. */
+Test(ring, loses_no_wake_up)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        for (uint64_t k = 1; k <= 5000; ++k) {
+                by_ring(&w);
+                nd_raw_ring_wake(w.publisher, &w.ring);
+                if (k % 4 == 0) { /* one that it has not taken yet, perhaps */
+                        by_ring(&w);
+                        nd_raw_ring_wake(w.publisher, &w.ring);
+                        ++k;
+                }
+                expect_up_to(&w, k);
+        }
+        world_deinit(&w);
+}
+
+/* ------------------------------------------------------------------------------------------ death */
+
+/* Mappings of rings that the daemon has. */
+static size_t n_mappings(struct nd_harness *h)
+{
+        char path[64], line[512];
+        size_t n = 0;
+        FILE *f;
+
+        snprintf(path, sizeof(path), "/proc/%d/maps", (int)h->pid);
+        f = fopen(path, "re");
+        cr_assert(f);
+        while (fgets(line, sizeof(line), f))
+                n += strstr(line, "memfd:ndbus-ring") != NULL;
+        fclose(f);
+        return n;
+}
+
+/* What the daemon keeps for its clients. */
+struct kept {
+        struct world *w;
+        size_t n_fds;
+        size_t n_mappings;
+        uint64_t shm_bytes;
+};
+
+static bool is_kept(void *userdata)
+{
+        const struct kept *kept = userdata;
+
+        return nd_raw_stat(kept->w->asker, "memory", "shm") == kept->shm_bytes &&
+               nd_raw_stat(kept->w->asker, "memory", "messages") == 0 &&
+               nd_harness_fds(kept->w->h) == kept->n_fds &&
+               n_mappings(kept->w->h) == kept->n_mappings;
+}
+
+static void wait_kept(struct kept *kept)
+{
+        nd_harness_wait_until(kept->w->h, "the daemon to keep nothing of the dead", is_kept, kept,
+                              nd_harness_deadline_ms(20000));
+}
+
+Test(ring, of_a_client_that_leaves_is_emptied)
+{
+        struct kept kept;
+        struct world w;
+
+        world_init(&w, NULL);
+        publisher_deinit(&w);
+        kept = (struct kept){.w = &w, .n_fds = w.h->n_fds_ready + 2};
+        wait_kept(&kept);
+        for (unsigned i = 0; i < 20; ++i) {
+                publisher_init(&w);
+                cr_assert_eq(n_mappings(w.h), 1);
+                for (unsigned k = 0; k < 100; ++k)
+                        by_ring(&w);
+                if (i % 2)
+                        by_socket(&w);
+                publisher_deinit(&w);
+                expect_up_to(&w, 100 + i % 2);
+                expect_nothing_more(&w);
+                wait_kept(&kept);
+        }
+        world_deinit(&w);
+}
+
+/* A process that publishes through a ring of its own, says so, and waits to be killed. */
+_Noreturn static void die(struct nd_harness *h, int fd)
+{
+        struct world w = {.h = h};
+
+        publisher_init(&w);
+        by_socket(&w);
+        for (unsigned k = 0; k < 100; ++k)
+                by_ring(&w);
+        if (write(fd, "x", 1) != 1)
+                _exit(1);
+        for (;;)
+                pause();
+}
+
+Test(ring, of_a_client_that_is_killed_is_emptied)
+{
+        struct kept kept;
+        struct world w;
+
+        world_init(&w, NULL);
+        publisher_deinit(&w);
+        kept = (struct kept){.w = &w, .n_fds = w.h->n_fds_ready + 2};
+        wait_kept(&kept);
+        for (unsigned i = 0; i < 20; ++i) {
+                int fds[2], status;
+                char byte;
+                pid_t pid;
+
+                cr_assert_eq(pipe(fds), 0);
+                pid = fork();
+                cr_assert_geq(pid, 0);
+                if (pid == 0) {
+                        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+                        close(fds[0]);
+                        die(w.h, fds[1]);
+                }
+                close(fds[1]);
+                cr_assert_eq(read(fds[0], &byte, 1), 1, "it has ended");
+                close(fds[0]);
+                cr_assert_eq(kill(pid, SIGKILL), 0);
+                cr_assert_eq(waitpid(pid, &status, 0), pid);
+                cr_assert(WIFSIGNALED(status), "status %#x", status);
+                w.n_received = 0;
+                expect_up_to(&w, 101);
+                expect_nothing_more(&w);
+                wait_kept(&kept);
+        }
+        world_deinit(&w);
+}
+
+/* ----------------------------------------------------------------------------------------- stopping */
+
+/* What is in the ring when the daemon is told to stop, and announced or about to be, is delivered. */
+static void stop(bool closes)
+{
+        struct world w;
+        int status;
+
+        world_init(&w, NULL);
+        nd_harness_signal(w.h, SIGSTOP);
+        for (unsigned k = 0; k < 200; ++k)
+                by_ring(&w);
+        if (closes)
+                publisher_deinit(&w);
+        else
+                nd_raw_ring_wake(w.publisher, &w.ring);
+        nd_harness_signal(w.h, SIGTERM);
+        nd_harness_signal(w.h, SIGCONT);
+        while (w.n_received < 200) {
+                const struct nd_raw_packet *packet = nd_raw_next_other(w.subscriber);
+
+                cr_assert(packet, "closed after %llu messages", (unsigned long long)w.n_received);
+                if (packet->prelude.kind == ND_KIND_GOODBYE)
+                        continue;
+                cr_assert_eq(packet->prelude.kind, ND_KIND_MESSAGE);
+                cr_assert_eq(packet->prelude.sequence, ++w.n_received);
+                cr_assert_eq(packet->prelude.body_bytes, size_of(w.n_received));
+        }
+        cr_assert(nd_harness_wait_exit(w.h, nd_harness_deadline_ms(20000), &status), "it runs");
+        cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "wait status %#x", status);
+        world_deinit(&w);
+}
+
+Test(ring, that_is_announced_is_emptied_before_the_daemon_stops)
+{
+        stop(false);
+}
+
+Test(ring, of_a_client_that_left_is_emptied_before_the_daemon_stops)
+{
+        stop(true);
+}
