@@ -11,6 +11,7 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -205,6 +206,59 @@ Test(ring, waits_for_a_number_that_comes_by_the_socket)
                 expect_up_to(&w, k + 3);
                 wait_asleep(&w);
                 cr_assert_eq(taken(&w), w.ring.position);
+        }
+        world_deinit(&w);
+}
+
+/* A PUBLISH of so many bytes in its packet, or in one chunk on a stream; its bytes come in two parts, and
+ * nothing after them. */
+static void in_two_parts(struct world *w, uint32_t n_bytes, bool is_chunk)
+{
+        size_t n_header = 0;
+        nd_autofree uint8_t *header = is_chunk ? NULL : nd_raw_header("t", n_bytes, &n_header);
+        nd_autofree uint8_t *body = malloc(n_bytes);
+        struct nd_prelude prelude = {
+                .kind = is_chunk ? ND_KIND_CHUNK : ND_KIND_PUBLISH,
+                .stream = is_chunk ? 1 : 0,
+                .sequence = is_chunk ? 0 : w->n_received + 1,
+                .header_bytes = (uint32_t)n_header,
+                .body_bytes = n_bytes,
+        };
+        uint8_t packed[ND_PRELUDE_BYTES];
+
+        cr_assert(body);
+        nd_pattern_fill(body, 0, n_bytes);
+        nd_raw_await_credit(w->publisher, ND_PRELUDE_BYTES + n_header + n_bytes);
+        w->publisher->credit -= ND_PRELUDE_BYTES + n_header + n_bytes;
+        nd_prelude_pack(&prelude, packed);
+        nd_raw_send(w->publisher, packed, sizeof(packed));
+        nd_raw_send(w->publisher, header, n_header);
+        nd_raw_send(w->publisher, body, n_bytes / 2);
+        wait_asleep(w);
+        expect_nothing_more(w);
+        nd_raw_send(w->publisher, body + n_bytes / 2, n_bytes - n_bytes / 2);
+}
+
+/* The end of a body lets the ring go on, if nothing comes behind it. */
+Test(ring, waits_for_the_end_of_a_body)
+{
+        struct world w;
+
+        world_init(&w, NULL);
+        for (unsigned i = 0; i < 40; ++i) {
+                const uint32_t n_bytes = 20000 + i;
+                bool is_chunk = i % 2;
+
+                if (is_chunk)
+                        nd_raw_publish_begin(w.publisher, "t", n_bytes, 1);
+                else
+                        ++w.publisher->n_published;
+                by_ring(&w);
+                nd_raw_ring_wake(w.publisher, &w.ring);
+                wait_asleep(&w);
+                in_two_parts(&w, n_bytes, is_chunk);
+                expect_bytes(&w, n_bytes);
+                expect_up_to(&w, w.n_received + 1);
         }
         world_deinit(&w);
 }
