@@ -9,10 +9,12 @@
  */
 
 #include <criterion/criterion.h>
+#include <linux/sockios.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -535,4 +537,227 @@ Test(ring, that_is_announced_is_emptied_before_the_daemon_stops)
 Test(ring, of_a_client_that_left_is_emptied_before_the_daemon_stops)
 {
         stop(true);
+}
+
+/* ------------------------------------------------------------------------------------ held back */
+
+/* The daemon has done all there is to do, and has left something in the publisher's socket. */
+static bool is_unread(void *userdata)
+{
+        struct world *w = userdata;
+        int n = 0;
+
+        return nd_proc_is_asleep(w->h->pid) && ioctl(w->publisher->fd, SIOCOUTQ, &n) == 0 && n > 0;
+}
+
+/* The next answers are so many of this kind, whatever comes between them. */
+static void expect_answers(struct nd_raw *raw, enum nd_kind kind, uint64_t n)
+{
+        while (n > 0) {
+                const struct nd_raw_packet *packet = nd_raw_next(raw);
+
+                cr_assert(packet, "closed, and %llu are missing", (unsigned long long)n);
+                n -= packet->prelude.kind == kind && packet->prelude.body_bytes == 0;
+        }
+}
+
+/* Held by what its client asked by the socket. */
+Test(ring, is_held_back_while_answers_are_not_read)
+{
+        enum {
+                ASKED_N = 2560
+        };
+
+        static uint8_t bytes[ASKED_N * ND_PRELUDE_BYTES];
+        struct world w;
+
+        world_init(&w, NULL);
+        for (size_t i = 0; i < ASKED_N; ++i)
+                nd_prelude_pack(&(struct nd_prelude){.kind = ND_KIND_STATS,
+                                                     .sequence = ++w.publisher->n_requests},
+                                bytes + i * ND_PRELUDE_BYTES);
+        nd_raw_send(w.publisher, bytes, sizeof(bytes));
+        nd_harness_wait_until(w.h, "requests to be left", is_unread, &w,
+                              nd_harness_deadline_ms(20000));
+        for (unsigned k = 0; k < 10; ++k)
+                by_ring(&w);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        nd_raw_flush(w.asker);
+        expect_nothing_more(&w);
+        cr_assert_eq(taken(&w), 0);
+        expect_answers(w.publisher, ND_KIND_STATS_REPLY, ASKED_N);
+        expect_up_to(&w, 10);
+        world_deinit(&w);
+}
+
+/* There is room in the ring again; or the daemon has done all there is to do, and left something there. */
+static bool is_settled(void *userdata)
+{
+        struct world *w = userdata;
+
+        nd_raw_flush(w->asker);
+        return w->ring.position - taken(w) <= ND_RING_BYTES / 2 || is_unread(w);
+}
+
+/* Held by what is said about the very messages in it. */
+Test(ring, is_held_back_by_the_answers_to_what_is_in_it)
+{
+        uint64_t n_published = 0, before;
+        struct world w;
+
+        world_init(&w, NULL);
+        w.publisher->credit = UINT64_MAX / 2; /* the daemon's answers are not read */
+        do {
+                while (w.ring.position - taken(&w) < ND_RING_BYTES - 256) {
+                        nd_raw_ring_publish_in(w.publisher, &w.ring, "$no", 1,
+                                               n_published++ % SLOTS_N * SLOT_BYTES, 10, 0);
+                        cr_assert_lt(n_published, 40000);
+                }
+                nd_raw_send_wake(w.publisher);
+                nd_harness_wait_until(w.h, "the ring to be taken, or held", is_settled, &w,
+                                      nd_harness_deadline_ms(20000));
+        } while (!is_unread(&w));
+        before = taken(&w);
+        nd_raw_flush(w.asker);
+        cr_assert_eq(taken(&w), before);
+        nd_raw_publish(w.asker, "t", 100);
+        expect_bytes(&w, 100);
+
+        expect_answers(w.publisher, ND_KIND_ERROR, n_published);
+        expect_routed(w.publisher, n_published);
+        cr_assert_eq(taken(&w), w.ring.position);
+        w.n_received = 0;
+        by_ring(&w);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        expect_bytes(&w, size_of(n_published + 1));
+        world_deinit(&w);
+}
+
+/* ---------------------------------------------------------------------------- as by the socket */
+
+Test(ring, has_the_rights_of_its_client)
+{
+        static const char *const args[] = {"--allow", "anyone publish t", "--allow",
+                                           "anyone subscribe,stats", NULL};
+        struct nd_error_header error;
+        struct world w;
+        uint64_t place;
+
+        world_init(&w, args);
+        nd_raw_ring_publish_in(w.publisher, &w.ring, "u", 1, 4096, 10, 0);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        error = nd_raw_expect_error(w.publisher, NDBUS_EDENIED, false);
+        cr_assert_eq(error.of, ND_KIND_PUBLISH);
+        nd_raw_expect_released(w.publisher, 1, &place);
+        cr_assert_eq(place, 4096);
+        nd_raw_ring_publish_in(w.publisher, &w.ring, "t", 1, 4096, 10, ND_FLAG_RETAINED);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        nd_raw_expect_error(w.publisher, NDBUS_EDENIED, false);
+        nd_raw_expect_released(w.publisher, 1, &place);
+
+        by_ring(&w);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        expect_bytes(&w, size_of(3));
+        expect_routed(w.publisher, 3);
+        world_deinit(&w);
+}
+
+Test(ring, retains)
+{
+        struct nd_raw_message message;
+        struct nd_raw *late;
+        struct world w;
+
+        world_init(&w, NULL);
+        for (uint64_t k = 1; k <= 3; ++k) {
+                nd_pattern_fill(w.segment.base + k * SLOT_BYTES, 0, size_of(k));
+                nd_raw_ring_publish_in(w.publisher, &w.ring, "t", 1, k * SLOT_BYTES, size_of(k),
+                                       ND_FLAG_RETAINED);
+        }
+        expect_routed(w.publisher, 3);
+        late = nd_raw_open(w.h, false);
+        nd_raw_subscribe(late, 1, &(struct nd_raw_subscribe){.pattern = "t"});
+        message = nd_raw_receive(late);
+        cr_assert_eq(message.prelude.sequence, 3);
+        cr_assert_eq(message.prelude.body_bytes, size_of(3));
+        cr_assert(message.prelude.flags & ND_FLAG_RETAINED);
+        nd_raw_message_free(&message);
+        nd_raw_close(late);
+        expect_up_to(&w, 3);
+        world_deinit(&w);
+}
+
+/* The next TOPIC says this of "p". */
+static void expect_paused(struct nd_raw *raw, bool is_paused)
+{
+        const struct nd_raw_packet *packet;
+        struct nd_topic_header said;
+
+        do
+                packet = nd_raw_next(raw);
+        while (packet && packet->prelude.kind != ND_KIND_TOPIC);
+        cr_assert(packet, "closed");
+        cr_assert_eq(nd_topic_header_unpack(packet->header, packet->prelude.header_bytes, true,
+                                            &said, NULL),
+                     0);
+        cr_assert(said.topic.n == 1 && said.topic.at[0] == 'p');
+        cr_assert_eq(said.paused, is_paused);
+}
+
+/* A queue that blocks: its publisher is told to pause, and to go on; nothing is lost. */
+Test(ring, is_paused_by_a_queue_that_blocks)
+{
+        struct nd_raw *blocks;
+        struct world w;
+
+        world_init(&w, NULL);
+        blocks = nd_raw_open(w.h, false);
+        nd_raw_subscribe(
+                blocks, 1,
+                &(struct nd_raw_subscribe){
+                        .pattern = "p", .policy = ND_POLICY_BLOCK, .depth = 2, .window = 1});
+        for (uint64_t k = 0; k < 6; ++k) {
+                nd_pattern_fill(w.segment.base + k * SLOT_BYTES, 0, 10);
+                nd_raw_ring_publish_in(w.publisher, &w.ring, "p", 1, k * SLOT_BYTES, 10, 0);
+        }
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        expect_paused(w.publisher, true);
+        for (uint64_t k = 1; k <= 6; ++k) {
+                struct nd_raw_message message = nd_raw_receive(blocks);
+
+                cr_assert_eq(message.prelude.sequence, k);
+                cr_assert_eq(message.n_dropped, 0);
+                nd_raw_message_free(&message);
+                nd_raw_grant(blocks, 1, 1, 10);
+        }
+        expect_paused(w.publisher, false);
+        nd_raw_check_stats(w.asker);
+        nd_raw_close(blocks);
+        world_deinit(&w);
+}
+
+/* What comes through the ring is paid for like the rest. */
+Test(ring, does_not_lend_more_than_the_window)
+{
+        struct nd_raw *blocks;
+        struct world w;
+
+        world_init(&w, NULL);
+        blocks = nd_raw_open(w.h, false);
+        nd_raw_subscribe(
+                blocks, 1,
+                &(struct nd_raw_subscribe){
+                        .pattern = "p", .policy = ND_POLICY_BLOCK, .depth = 1, .window = 1});
+        cr_assert_eq(w.publisher->credit, ND_PUBLISH_WINDOW_BYTES_MIN);
+        nd_harness_signal(w.h, SIGSTOP); /* so that nothing is granted meanwhile */
+        nd_raw_publish(w.publisher, "p", 3000);
+        w.publisher->credit = UINT64_MAX / 2;
+        for (uint64_t k = 0; w.ring.position < ND_RING_BYTES - 256; ++k)
+                nd_raw_ring_publish_in(w.publisher, &w.ring, "p", 1, k * SLOT_BYTES, 10, 0);
+        nd_raw_ring_wake(w.publisher, &w.ring);
+        nd_harness_signal(w.h, SIGCONT);
+        nd_raw_expect_error(w.publisher, NDBUS_ECREDIT, true);
+        publisher_deinit(&w);
+        nd_raw_close(blocks);
+        world_deinit(&w);
 }
