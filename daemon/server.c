@@ -421,6 +421,7 @@ void nd_server_drain(struct nd_server *server)
                 struct nd_connection *connection =
                         nd_list_entry(i, struct nd_connection, in_server);
 
+                nd_intake_take(connection); /* who stands still before WAKE is not waited for */
                 if (connection->state == ND_CONNECTION_OPEN) /* others hear it after WELCOME */
                         nd_request_say_goodbye(connection, NDBUS_ESHUTDOWN,
                                                "the daemon is stopping");

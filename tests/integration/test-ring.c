@@ -501,8 +501,14 @@ Test(ring, of_a_client_that_is_killed_is_emptied)
 
 /* ----------------------------------------------------------------------------------------- stopping */
 
-/* What is in the ring when the daemon is told to stop, and announced or about to be, is delivered. */
-static void stop(bool closes)
+enum stopping {
+        ANNOUNCED,     /* WAKE is under way */
+        NOT_ANNOUNCED, /* the client stands still between writing and that */
+        LEFT,          /* it has ended */
+};
+
+/* What is in the ring when the daemon is told to stop is delivered. */
+static void stop(enum stopping stopping)
 {
         struct world w;
         int status;
@@ -511,9 +517,9 @@ static void stop(bool closes)
         nd_harness_signal(w.h, SIGSTOP);
         for (unsigned k = 0; k < 200; ++k)
                 by_ring(&w);
-        if (closes)
+        if (stopping == LEFT)
                 publisher_deinit(&w);
-        else
+        else if (stopping == ANNOUNCED)
                 nd_raw_ring_wake(w.publisher, &w.ring);
         nd_harness_signal(w.h, SIGTERM);
         nd_harness_signal(w.h, SIGCONT);
@@ -534,12 +540,17 @@ static void stop(bool closes)
 
 Test(ring, that_is_announced_is_emptied_before_the_daemon_stops)
 {
-        stop(false);
+        stop(ANNOUNCED);
+}
+
+Test(ring, that_is_not_announced_is_emptied_before_the_daemon_stops)
+{
+        stop(NOT_ANNOUNCED);
 }
 
 Test(ring, of_a_client_that_left_is_emptied_before_the_daemon_stops)
 {
-        stop(true);
+        stop(LEFT);
 }
 
 /* ------------------------------------------------------------------------------------ held back */
