@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "protocol/reader.h"
 #include "protocol/shm/release.h"
 #include "tests/support/pattern.h"
 #include "tests/support/proc.h"
@@ -44,6 +45,51 @@ void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max)
 void client_test_accept_shm(struct fake_peer *peer)
 {
         client_test_accept_shm_of(peer, 64 * ND_MIB);
+}
+
+void client_test_accept_ring(struct fake_peer *peer)
+{
+        fake_peer_welcome(peer)->features = ND_FEATURE_SHM | ND_FEATURE_RING;
+        fake_peer_welcome(peer)->shm_bytes_max = 64 * ND_MIB;
+        fake_peer_accept(peer);
+}
+
+uint64_t client_test_map_ring(struct fake_peer *peer, struct nd_ring *ret)
+{
+        const struct nd_prelude p = fake_peer_expect(peer, ND_KIND_RING)->prelude;
+        int fd = fake_peer_take_fd(peer);
+
+        must(p.flags == ND_FLAG_FD && fd >= 0);
+        must(nd_ring_map(fd, p.place, ret, NULL) == 0);
+        close(fd);
+        return p.sequence;
+}
+
+void client_test_answer_ring(struct fake_peer *peer, uint64_t sequence)
+{
+        const struct nd_prelude p = {.kind = ND_KIND_RING, .sequence = sequence};
+
+        fake_peer_send(peer, &p, NULL, 0, NULL, 0);
+}
+
+struct nd_prelude client_test_take_from_ring(struct nd_ring *ring, uint64_t number)
+{
+        const struct nd_reader_limits limits = {
+                .direction = ND_FROM_CLIENT,
+                .header_bytes_max = ND_HEADER_BYTES_MAX,
+                .meta_bytes_max = ND_META_BYTES_MAX,
+                .features = ND_FEATURE_SHM | ND_FEATURE_RING,
+        };
+        uint8_t data[ND_RING_BYTES];
+        struct nd_packet packet;
+        size_t n, n_wanted;
+
+        must(nd_ring_look(ring, data, &n, NULL) == 0 && n > 0);
+        must(nd_reader_next(&limits, data, n, &packet, &n_wanted, NULL) == 0);
+        must(packet.prelude.kind == ND_KIND_PUBLISH && packet.prelude.sequence == number);
+        must(packet.prelude.flags == ND_FLAG_BODY_IN_BLOCK);
+        nd_ring_take(ring, packet.n_bytes);
+        return packet.prelude;
 }
 
 void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place)

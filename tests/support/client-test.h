@@ -8,6 +8,7 @@
  */
 
 #include <ndbus/ndbus.h>
+#include "protocol/shm/ring.h"
 #include "tests/support/fake-peer.h"
 
 /** In scripts, where Criterion's assertions do not reach. */
@@ -26,6 +27,18 @@ size_t client_test_n_mappings(void);
 /** For scripts: accepts a connection that shares memory, at most so much or 64 MiB. */
 void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max);
 void client_test_accept_shm(struct fake_peer *peer);
+
+/** For scripts: the same, and takes a ring, with 64 MiB of memory. */
+void client_test_accept_ring(struct fake_peer *peer);
+
+/** For scripts: the next packet is RING; maps it, and returns its sequence. nd_ring_close() */
+uint64_t client_test_map_ring(struct fake_peer *peer, struct nd_ring *ret);
+
+/** For scripts: it is used from now on. */
+void client_test_answer_ring(struct fake_peer *peer, uint64_t sequence);
+
+/** For scripts: the next packet in the ring, which is taken, is this PUBLISH in a block. */
+struct nd_prelude client_test_take_from_ring(struct nd_ring *ring, uint64_t number);
 
 /** For scripts: RELEASE for a block that the client published. */
 void client_test_release(struct fake_peer *peer, uint32_t segment, uint64_t place);

@@ -338,6 +338,13 @@ const struct fake_packet *fake_peer_expect(struct fake_peer *peer, enum nd_kind 
         return packet;
 }
 
+bool fake_peer_has_input(const struct fake_peer *peer)
+{
+        uint8_t byte;
+
+        return recv(peer->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+}
+
 void fake_peer_drain(struct fake_peer *peer)
 {
         while (fake_peer_read(peer))

@@ -65,6 +65,9 @@ const struct fake_packet *fake_peer_read(struct fake_peer *peer);
 /** The next packet but CREDIT, which must be of that kind. */
 const struct fake_packet *fake_peer_expect(struct fake_peer *peer, enum nd_kind kind);
 
+/** Has the client sent anything that is not read? */
+bool fake_peer_has_input(const struct fake_peer *peer);
+
 /** Reads until the client closes. */
 void fake_peer_drain(struct fake_peer *peer);
 
