@@ -23,7 +23,8 @@ struct nd_outlet {
         uint64_t sequence; /* of the request */
 };
 
-/* Has one made, of a connection on which so much is published that it is worth it. */
+/* Has one made, of a connection on which so much is published that it is worth it. Before a message that
+ * could go there. */
 void nd_outlet_ask(struct ndbus *bus);
 
 /* Writes @n bytes, one PUBLISH whose body is in a block. If the daemon has to be told, WAKE is put into the

@@ -462,7 +462,8 @@ static int send_in_block(struct ndbus *bus,
                 return nd_connection_fail_down(bus);
         if (copied)
                 nd_body_copy(copied, 0, copied->bytes, nd_supply_data(block));
-        nd_outlet_ask(bus);
+        if (!out->is_slow)
+                nd_outlet_ask(bus);
         nd_supply_publish(bus->supply, block);
         r = send_message(bus, out, o);
         nd_supply_published(bus->supply, block, out->block_bytes, r == 0);

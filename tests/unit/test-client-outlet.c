@@ -289,6 +289,34 @@ Test(client_outlet, a_daemon_that_knows_no_ring_is_not_asked)
         cr_assert_eq(stage_close(&stage), 0);
 }
 
+static void useless_script(struct fake_peer *peer, void *userdata)
+{
+        struct session s;
+
+        (void)userdata;
+        client_test_accept_ring(peer);
+        expect_numbers(peer, 1, 20);
+        s.segment = fake_peer_segment(peer, &s.number);
+        expect_numbers(peer, 21, 10);
+        client_test_map_ring(peer, &s.ring);
+        expect_number(peer, 31);
+        end(peer, &s);
+}
+
+/* Neither what is not in blocks goes through it, nor what takes long to copy there. */
+Test(client_outlet, whom_a_ring_would_not_serve_asks_for_none)
+{
+        struct stage stage = stage_open(useless_script, NULL);
+
+        for (unsigned i = 0; i < 20; ++i)
+                cr_assert_eq(publish_copy(stage.bus, 1000, NULL), 0, "%s", ndbus_detail());
+        for (unsigned i = 0; i < 10; ++i)
+                cr_assert_eq(publish_copy(stage.bus, SLOW_COPY_BYTES, NULL), 0, "%s",
+                             ndbus_detail());
+        publish(stage.bus);
+        cr_assert_eq(stage_close(&stage), 31);
+}
+
 static void refuse_script(struct fake_peer *peer, void *userdata)
 {
         const int *code = userdata;
