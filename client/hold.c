@@ -371,6 +371,7 @@ bool nd_hold_part(struct ndbus *bus, bool is_over)
                         holder->is_mute = true;
                 if (!holder->is_mute)
                         nd_output_send(&holder->output, holder->guard.fds[0]);
+                holder->output.n_fds = 0; /* the bus closes them; packets that wait go without */
                 has_output = !holder->is_mute;
         }
         nd_fork_lock_take(&holder->lock);

@@ -562,6 +562,67 @@ Test(client_hold, what_is_held_at_the_close_keeps_the_socket_and_nothing_else)
         cr_assert_eq(client_test_n_fds(), n_before);
 }
 
+/* Of what fills the socket, so many make room for all that waits in the bus. */
+#define N_READ 12u
+
+static void stuck_script(struct fake_peer *peer, void *userdata)
+{
+        struct nd_segment segment = make_segment(), theirs;
+        uint32_t sub, number;
+
+        (void)userdata;
+        fake_peer_welcome(peer)->grant_bytes = 16 * ND_MIB;
+        client_test_accept_ring(peer);
+        sub = fake_peer_subscribed(peer);
+        hand_fd(peer, 1, segment.fd, BYTES);
+        send_block(peer, sub, 1, 0, 1000, 1);
+        theirs = fake_peer_segment(peer, &number);
+        sem_wait(&go_script); /* it has closed the bus */
+        for (unsigned i = 0; i < 1 + N_READ; ++i)
+                fake_peer_expect(peer, ND_KIND_PUBLISH);
+        sem_post(&go_test);
+        while (fake_peer_read(peer)->prelude.kind != ND_KIND_RING)
+                continue;
+        must(fake_peer_take_fd(peer) < 0);
+        fake_peer_drain(peer);
+        nd_segment_close(&segment);
+        nd_segment_close(&theirs);
+}
+
+/* It is closed with the bus, and its number may be something else's. */
+Test(client_hold, what_waits_at_the_close_leaves_without_its_descriptor)
+{
+        static uint8_t bytes[7000];
+        const int64_t shape = sizeof(bytes);
+        const struct ndbus_array array = {.data = bytes, .ndim = 1, .shape = &shape};
+        struct ndbus_publish_options once = NDBUS_PUBLISH_OPTIONS_INIT;
+        size_t n_before = client_test_n_fds(), n_sent = 0;
+        struct fake_peer *peer = fake_peer_start(stuck_script, NULL);
+        struct ndbus *bus = open_subscribed(peer);
+        struct ndbus_message *m = client_test_receive(bus);
+        int others[8];
+        uint8_t *data;
+
+        cr_assert_eq(ndbus_publish_loan(bus, "x", client_test_loan(bus, 100, &data), NULL), 0);
+        once.timeout_ms = 0;
+        while (ndbus_publish(bus, "x", &array, 1, &once) == 0)
+                ++n_sent;
+        cr_assert_geq(n_sent, 2 * N_READ, "%s", ndbus_detail());
+        cr_assert_eq(ndbus_publish_loan(bus, "x", client_test_loan(bus, 100, &data), &once), 0,
+                     "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        for (unsigned i = 0; i < nd_array_size(others); ++i)
+                others[i] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        sem_post(&go_script);
+        sem_wait(&go_test);
+        ndbus_message_free(m);
+        fake_peer_end(peer);
+        for (unsigned i = 0; i < nd_array_size(others); ++i)
+                close(others[i]);
+        cr_assert_eq(client_test_n_fds(), n_before);
+        cr_assert_eq(client_test_n_mappings(), 0);
+}
+
 /* The connection is given up by the client, while the daemon believes in it. */
 static void replace_script(struct fake_peer *peer, void *userdata)
 {

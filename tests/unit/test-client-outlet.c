@@ -721,7 +721,7 @@ static void release_script(struct fake_peer *peer, void *userdata)
         struct nd_prelude p;
 
         (void)userdata;
-        fake_peer_welcome(peer)->grant_bytes = 4 * ND_MIB;
+        fake_peer_welcome(peer)->grant_bytes = 16 * ND_MIB;
         begin(peer, &released);
         sem_wait(&go_script);
         p = client_test_take_from_ring(&released.ring, atomic_load(&released_number));
