@@ -58,7 +58,8 @@ int nd_intake_open(struct nd_connection *connection,
         return 0;
 }
 
-/* The next packet. Return: its bytes; 0: it is not its turn; else a negative enum ndbus_err */
+/* The next packet, while no PUBLISH is under way. Return: its bytes; 0: it is not its turn; else a negative
+ * enum ndbus_err */
 static ssize_t intake_take_packet(struct nd_connection *connection,
                                   const uint8_t *data,
                                   size_t n_data,
@@ -86,8 +87,7 @@ static ssize_t intake_take_packet(struct nd_connection *connection,
                                     "%s comes through the ring, which is for PUBLISH with "
                                     "BODY_IN_BLOCK",
                                     nd_kind_name(packet->prelude.kind));
-        if (nd_publisher_is_busy(publisher) ||
-            packet->prelude.sequence > publisher->n_received + 1) {
+        if (packet->prelude.sequence > publisher->n_received + 1) {
                 connection->intake.waits_for = packet->prelude.sequence - 1;
                 return 0;
         }
