@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "tests/support/client.h"
+#include "tests/support/raw-client.h"
 
 #define MIB    ((size_t)1 << 20)
 #define MARKER UINT64_C(1000000)
@@ -134,6 +135,13 @@ Test(survivors, of_one_that_holds_blocks)
 
 /* ------------------------------------------------------------------------------ at random points */
 
+static unsigned rounds(void)
+{
+        const char *text = getenv("NDBUS_TEST_ROUNDS");
+
+        return text ? (unsigned)strtoul(text, NULL, 10) : 40;
+}
+
 static void publish_on(struct nd_harness *h, int fd)
 {
         struct ndbus *bus = nd_client_open(h, shm, NULL);
@@ -170,9 +178,7 @@ static void drain(struct ndbus *pub, struct ndbus *listener)
 
 Test(survivors, of_processes_killed_at_random, .timeout = 300)
 {
-        const char *text = getenv("NDBUS_TEST_ROUNDS");
-        unsigned n_rounds = text ? (unsigned)strtoul(text, NULL, 10) : 40,
-                 seed = (unsigned)getpid();
+        unsigned n_rounds = rounds(), seed = (unsigned)getpid();
         struct ndbus_options options = NDBUS_OPTIONS_INIT;
         struct nd_harness *h = nd_harness_start(NULL);
         struct ndbus *pub, *sub, *listener;
@@ -211,4 +217,86 @@ Test(survivors, of_processes_killed_at_random, .timeout = 300)
         nd_client_close(sub);
         nd_client_close(listener);
         nd_harness_stop(h);
+}
+
+/* ------------------------------------------------------------------------------ through a ring */
+
+/* So many messages are published before the others may go through a ring. */
+#define RING_AFTER 17u
+
+static void publish_by_ring(struct nd_harness *h, int fd)
+{
+        struct ndbus *bus = nd_client_open(h, shm, NULL);
+
+        (void)fd;
+        for (uint64_t i = 1;; ++i) {
+                nd_client_publish(bus, "a", i, i % 16 == 0 ? 1000 : 10000 + i * 37 % 50000);
+                if (i == RING_AFTER && ndbus_ping(bus, NULL, ND_CLIENT_WAIT_MS))
+                        _exit(1);
+        }
+}
+
+/* How far each publisher has come, as its reader sees it. */
+struct progress {
+        uint64_t source;
+        uint64_t number;
+};
+
+/* The next message follows on its publisher's last one, whoever died meanwhile. */
+static void take_next(struct ndbus *listener, struct progress *all, size_t n)
+{
+        struct ndbus_message *m = nd_client_receive(listener);
+        uint64_t source = ndbus_message_source(m);
+        struct progress *its = all;
+
+        while (its->source != source && its->source > 0) {
+                ++its;
+                cr_assert_lt((size_t)(its - all), n);
+        }
+        its->source = source;
+        ++its->number;
+        cr_assert_eq(ndbus_message_dropped(m), 0);
+        cr_assert_eq(ndbus_message_sequence(m), its->number);
+        cr_assert_eq(nd_client_take_number(m), its->number);
+}
+
+/* Without the ring's memory, and without its messages, once its publisher is dead. */
+Test(survivors, of_publishers_killed_with_messages_in_their_rings, .timeout = 300)
+{
+        unsigned n_rounds = rounds(), seed = (unsigned)getpid();
+        struct ndbus_subscribe_options block = NDBUS_SUBSCRIBE_OPTIONS_INIT;
+        struct progress *all = calloc(n_rounds, sizeof(*all));
+        struct nd_harness *h = nd_harness_start(NULL);
+        struct nd_raw *observer = nd_raw_open(h, false);
+        struct ndbus *pub, *sub, *listener;
+
+        cr_assert(all);
+        fprintf(stderr, "seed %u\n", seed);
+        block.policy = NDBUS_BLOCK;
+        block.depth = 64;
+        pub = nd_client_open(h, shm, NULL);
+        sub = nd_client_open(h, shm, NULL);
+        listener = nd_client_open(h, shm, NULL);
+        nd_client_subscribe(sub, "b", NULL);
+        nd_client_subscribe(listener, "a", &block);
+
+        for (unsigned i = 0; i < n_rounds; ++i) {
+                uint64_t n = RING_AFTER + 3 + (uint64_t)rand_r(&seed) % 300;
+                struct victim victim = victim_start(h, publish_by_ring);
+
+                while (all[i].number < n)
+                        take_next(listener, all, n_rounds);
+                for (uint64_t j = 1; j <= 5; ++j)
+                        nd_client_publish(pub, "b", j, 20000);
+                victim_kill(&victim);
+                for (uint64_t j = 1; j <= 5; ++j)
+                        nd_client_expect(sub, j);
+        }
+        cr_assert_geq(nd_raw_stat(observer, "counters", "ring_messages"), 2 * n_rounds);
+        nd_client_close(listener);
+        nd_client_close(pub);
+        nd_client_close(sub);
+        nd_raw_close(observer);
+        nd_harness_stop(h);
+        free(all);
 }
