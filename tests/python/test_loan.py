@@ -42,6 +42,22 @@ class Loan(DaemonTest):
         self.assertTrue((got.array == 1.5).all())
         self.assertFalse(got.array.flags.writeable)
 
+    def test_through_a_ring(self):
+        """Those of a busy publisher take another way: one behind the other all the same."""
+        bus, other = self.connect(), self.connect()
+        sub = other.subscribe("t")
+        for first in (0, 20):  # when the first are flushed, it has been agreed on
+            for i in range(first, first + 20):
+                with bus.loan("t", (100, 3), "int32", {"n": i}) as a:
+                    a[...] = i
+                bus.publish("t", b"between")
+            bus.flush()
+        for i in range(40):
+            got = sub.receive(DEADLINE)
+            self.assertEqual((got.meta, got.array.tolist()), ({"n": i}, [[i] * 3] * 100))
+            self.assertEqual(bytes(sub.receive(DEADLINE).frames[0]), b"between")
+        self.assertGreaterEqual(bus.stats()["counters"]["ring_messages"], 20)
+
     def test_shapes_and_dtypes(self):
         bus = self.connect()
         sub = bus.subscribe("t")
