@@ -114,8 +114,9 @@ dispatch_error(struct ndbus *bus, const struct nd_packet *packet, struct nd_faul
         if (error.of == ND_KIND_PUBLISH && packet->prelude.sequence > 0 &&
             packet->prelude.sequence <= bus->credit.n_published) {
                 error_of_publish(bus, packet->prelude.sequence, &fault);
-        } else if (error.of == ND_KIND_RING) {
-                nd_outlet_hear_refusal(bus, packet->prelude.sequence);
+        } else if (error.of == ND_KIND_RING &&
+                   nd_outlet_hear_refusal(bus, packet->prelude.sequence)) {
+                ; /* nobody has to know */
         } else if (request || error.of == ND_KIND_SEGMENT) {
                 if (error.of == ND_KIND_SEGMENT)
                         nd_supply_hear_refusal(bus, packet->prelude.sequence);

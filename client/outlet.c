@@ -92,8 +92,10 @@ int nd_outlet_hear_answer(struct ndbus *bus, const struct nd_prelude *p, struct 
         return 0;
 }
 
-void nd_outlet_hear_refusal(struct ndbus *bus, uint64_t sequence)
+bool nd_outlet_hear_refusal(struct ndbus *bus, uint64_t sequence)
 {
-        if (bus->outlet.state == ND_OUTLET_ASKED && bus->outlet.sequence == sequence)
-                outlet_refuse(bus);
+        if (bus->outlet.state != ND_OUTLET_ASKED || bus->outlet.sequence != sequence)
+                return false;
+        outlet_refuse(bus);
+        return true;
 }

@@ -36,4 +36,5 @@ void nd_outlet_close(struct ndbus *bus);
 
 /* What the daemon says. 0, or a fault that ends the connection. */
 int nd_outlet_hear_answer(struct ndbus *bus, const struct nd_prelude *p, struct nd_fault *fault);
-void nd_outlet_hear_refusal(struct ndbus *bus, uint64_t sequence);
+/* False: it is about something else. */
+bool nd_outlet_hear_refusal(struct ndbus *bus, uint64_t sequence);

@@ -377,6 +377,48 @@ Test(client_outlet, a_refused_ring_is_asked_for_again_by_the_next_connection_alo
         }
 }
 
+static void other_refusal_script(struct fake_peer *peer, void *userdata)
+{
+        struct session s;
+        uint64_t sequence;
+
+        (void)userdata;
+        sequence = begin_asked(peer, &s);
+        refuse(peer, sequence + 10, NDBUS_ESHM);
+        client_test_answer_ring(peer, sequence);
+        client_test_pong(peer, N_BEGUN);
+        client_test_pong(peer, N_BEGUN);
+        client_test_take_from_ring(&s.ring, N_BEGUN + 1);
+        end(peer, &s);
+}
+
+static void count_notice(void *userdata, int code, const char *text)
+{
+        size_t *n = userdata;
+
+        cr_assert_eq(code, NDBUS_ESHM, "%s", text);
+        cr_assert(strstr(text, "RING"), "%s", text);
+        ++*n;
+}
+
+/* Like every error that no call waits for. */
+Test(client_outlet, a_refusal_of_what_was_not_asked_is_told)
+{
+        struct ndbus_options options = NDBUS_OPTIONS_INIT;
+        struct stage stage = {.n_fds = client_test_n_fds()};
+        size_t n_notices = 0;
+
+        options.notice = count_notice;
+        options.userdata = &n_notices;
+        stage.peer = fake_peer_start(other_refusal_script, NULL);
+        cr_assert_eq(ndbus_open(&stage.bus, fake_peer_url(stage.peer), &options), 0);
+        begin_publishing(stage.bus);
+        cr_assert_eq(n_notices, 1);
+        publish(stage.bus);
+        ping(stage.bus);
+        cr_assert_eq(stage_close(&stage), 1);
+}
+
 enum bad_answer {
         NOT_ASKED,
         OTHER_NUMBER,
