@@ -7,11 +7,12 @@
  * alone, so no rights need to be arranged. Seals make it safe to read for who does not trust its
  * maker: it cannot shrink (a reader would get SIGBUS), nor grow, nor lose pages by punching holes,
  * and nobody but its maker, who mapped it before, can write to it. What seals do not forbid is that
- * it never had pages: a reader who touches a hole pays for the page. So a segment must be allocated
- * whole, which st_blocks shows.
+ * it never had pages: a reader who touches a hole pays for the page, and dies if there is none. So a
+ * segment must be allocated whole, which st_blocks shows.
  */
 
 #include "protocol/shm/segment.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -99,6 +100,22 @@ int nd_segment_fill(const struct nd_segment *segment,
         return r;
 }
 
+/* Is all of it allocated? What lies past its end, where it could make up for holes, goes when the file is
+ * given the length that it has. */
+static int segment_check_blocks(int fd, uint64_t bytes, struct nd_fault *fault)
+{
+        struct stat st;
+
+        if (ftruncate(fd, (off_t)bytes) < 0 || fstat(fd, &st) < 0)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd", "ftruncate() fails: %s",
+                                    strerror(errno));
+        if (st.st_blocks < 0 || (uint64_t)st.st_blocks < bytes / 512)
+                return nd_fault_set(fault, NDBUS_ESHM, "fd",
+                                    "has holes: %lld of %llu blocks are allocated",
+                                    (long long)st.st_blocks, (unsigned long long)(bytes / 512));
+        return 0;
+}
+
 int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)
 {
         int seals = fcntl(fd, F_GET_SEALS);
@@ -108,11 +125,11 @@ int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)
         if (seals < 0 || mode < 0 || fstat(fd, &st) < 0)
                 return nd_fault_set(fault, NDBUS_ESHM, "fd", "is not a memfd");
         mode &= O_ACCMODE;
-        if (mode != O_RDONLY && mode != O_RDWR) /* 3 opens for neither */
+        if (mode != O_RDWR)
                 return nd_fault_set(fault, NDBUS_ESHM, "fd",
-                                    "is open in access mode %d, which does not read; %d or %d is "
+                                    "is open in access mode %d; %d, for reading and writing, is "
                                     "needed",
-                                    mode, O_RDONLY, O_RDWR);
+                                    mode, O_RDWR);
         if ((seals & SEGMENT_SEALS) != SEGMENT_SEALS)
                 return nd_fault_set(fault, NDBUS_ESHM, "seals", "are %#x, at least %#x are needed",
                                     (unsigned)seals, (unsigned)SEGMENT_SEALS);
@@ -124,11 +141,7 @@ int nd_segment_check(int fd, uint64_t bytes, struct nd_fault *fault)
                 return nd_fault_set(fault, NDBUS_ESHM, "place",
                                     "is %llu bytes, but the memfd has %lld",
                                     (unsigned long long)bytes, (long long)st.st_size);
-        if (st.st_blocks < 0 || (uint64_t)st.st_blocks < bytes / 512)
-                return nd_fault_set(fault, NDBUS_ESHM, "fd",
-                                    "has holes: %lld of %llu blocks are allocated",
-                                    (long long)st.st_blocks, (unsigned long long)(bytes / 512));
-        return 0;
+        return segment_check_blocks(fd, bytes, fault);
 }
 
 int nd_segment_map_read(int fd, uint64_t bytes, struct nd_segment *ret, struct nd_fault *fault)
