@@ -156,8 +156,8 @@ int nd_intake_wake(struct nd_connection *connection, struct nd_fault *fault)
 {
         if (!connection->intake.ring.head)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "WAKE comes without a ring");
-        intake_keep_awake(
-                connection); /* also if nothing is there: it does not say that it sleeps */
+        /* also if nothing is there any more: it does not say that it sleeps */
+        intake_keep_awake(connection);
         return 0;
 }
 
