@@ -102,12 +102,13 @@ static int receive(struct ndbus *bus,
                    struct ndbus_message **ret_message,
                    int timeout_ms)
 {
-        struct nd_arrival *arrival = first_arrival(bus, sub);
+        struct nd_arrival *arrival;
         uint64_t deadline_ns;
         int r;
 
         if (nd_output_bytes(&bus->output) > 0 && bus->connection.state == ND_STATE_READY)
                 nd_connection_send(bus);
+        arrival = first_arrival(bus, sub); /* a write that fails reads what came before */
         if (arrival)
                 return take(bus, arrival, ret_message);
 

@@ -131,6 +131,47 @@ Test(client_receive, a_lost_connection_is_said_once_and_made_again)
         fake_peer_end(peer);
 }
 
+static void late_script(struct fake_peer *peer, void *userdata)
+{
+        const int *to_script = userdata, *to_test = to_script + 2;
+
+        fake_peer_accept(peer);
+        fake_peer_subscribed(peer);
+        must(read(to_script[0], &(char){0}, 1) == 1);
+        fake_peer_send_pattern(peer, 1, 10, 1, 0);
+        fake_peer_send_pattern(peer, 1, 10, 2, 0);
+        fake_peer_stop_listening(peer);
+        fake_peer_hang_up(peer);
+        must(write(to_test[1], "", 1) == 1);
+}
+
+/* Also when it is found out by a write: something waits to be sent. */
+Test(client_receive, the_loss_stands_behind_what_came_before_it)
+{
+        struct ndbus_publish_options more = NDBUS_PUBLISH_OPTIONS_INIT;
+        struct ndbus_message *m;
+        struct fake_peer *peer;
+        struct ndbus *bus;
+        int fds[4];
+
+        cr_assert_eq(pipe(fds), 0);
+        cr_assert_eq(pipe(fds + 2), 0);
+        more.more = true;
+        peer = fake_peer_start(late_script, fds);
+        bus = client_test_open(peer);
+        cr_assert_eq(ndbus_subscribe(bus, "t", NULL, NULL), 0);
+        cr_assert_eq(ndbus_publish(bus, "t", NULL, 0, &more), 0);
+        cr_assert_eq(write(fds[1], "", 1), 1);
+        cr_assert_eq(read(fds[2], &(char){0}, 1), 1);
+        client_test_expect(bus, 1, 10, 0);
+        client_test_expect(bus, 2, 10, 0);
+        cr_assert_eq(ndbus_receive(bus, &m, 5000), NDBUS_ENOTCONN, "%s", ndbus_detail());
+        ndbus_close(bus, 0, NULL);
+        fake_peer_end(peer);
+        for (size_t i = 0; i < 4; ++i)
+                close(fds[i]);
+}
+
 static void half_script(struct fake_peer *peer, void *userdata)
 {
         size_t n_header;
