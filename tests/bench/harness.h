@@ -132,6 +132,10 @@ int bench_listen(const char *url, int *ret_fd);
 int bench_connect(const char *url, const char *source, int *ret_fd);
 int bench_accept(int listener, int *ret_fd);
 int bench_send_all(int fd, const void *data, size_t n_data);
+/** Connects to a relay, and says by the first byte what it is: 'P' the publisher, 'S' a subscriber. */
+int bench_join(const char *url, char role, int *ret_fd);
+/** The relay's side: accepts until the publisher and all subscribers are there. */
+int bench_gather(int listener, unsigned n_subs, int *ret_pub, int *ret_subs);
 void bench_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** A line on stderr; a macro so that compilers see that it never is BENCH_OK. */

@@ -8,7 +8,7 @@
  * slowest subscriber holds everybody. A bus cannot cost less with the same number of processes and
  * sockets, so ndbus is measured as a fraction of it.
  *
- * A connection says what it is by its first byte. The subscriber of large messages receives into one
+ * The subscriber of large messages receives into one
  * buffer of the message's size; that of small ones takes as many as one call gives.
  */
 
@@ -44,28 +44,12 @@ static void raw_version(char *out, size_t n_out)
         snprintf(out, n_out, "raw relay, %u KiB buffer", RAW_BUFFER_BYTES >> 10);
 }
 
-static int raw_join(const struct bench_options *options, char role, int *ret_fd)
-{
-        int fd;
-
-        if (bench_connect(options->url, NULL, &fd))
-                return BENCH_FAILED;
-
-        if (bench_send_all(fd, &role, 1)) {
-                close(fd);
-                return BENCH_FAILED;
-        }
-
-        *ret_fd = fd;
-        return BENCH_OK;
-}
-
 static int raw_pub_open(const struct bench_options *options, void **ret_pub)
 {
         struct raw_pub *pub;
 
         pub = calloc(1, sizeof(*pub));
-        if (!pub || raw_join(options, 'P', &pub->fd)) {
+        if (!pub || bench_join(options->url, 'P', &pub->fd)) {
                 free(pub);
                 return BENCH_FAILED;
         }
@@ -130,7 +114,7 @@ static int raw_sub_open(const struct bench_options *options, void **ret_sub)
         sub->size = options->size;
         sub->n_buffer = options->size < RAW_BUFFER_BYTES / 4 ? RAW_BUFFER_BYTES : options->size;
         sub->buffer = aligned_alloc(4096, (sub->n_buffer + 4095) / 4096 * 4096);
-        if (!sub->buffer || raw_join(options, 'S', &sub->fd)) {
+        if (!sub->buffer || bench_join(options->url, 'S', &sub->fd)) {
                 free(sub->buffer);
                 free(sub);
                 return BENCH_FAILED;
@@ -183,33 +167,6 @@ static void raw_sub_close(void *userdata)
         free(sub);
 }
 
-/* Accept until the publisher and all subscribers are there. */
-static int raw_gather(int listener, unsigned n_subs, int *ret_pub, int *ret_subs)
-{
-        unsigned n = 0;
-        int pub = -1;
-
-        while (pub < 0 || n < n_subs) {
-                char role;
-                int fd;
-
-                if (bench_accept(listener, &fd))
-                        return BENCH_FAILED;
-
-                if (recv(fd, &role, 1, 0) != 1)
-                        close(fd);
-                else if (role == 'P' && pub < 0)
-                        pub = fd;
-                else if (role == 'S' && n < n_subs)
-                        ret_subs[n++] = fd;
-                else
-                        close(fd);
-        }
-
-        *ret_pub = pub;
-        return BENCH_OK;
-}
-
 static int raw_relay(const struct bench_options *options)
 {
         static unsigned char buffer[RAW_BUFFER_BYTES];
@@ -223,7 +180,7 @@ static int raw_relay(const struct bench_options *options)
         for (;;) {
                 bool broken = false;
 
-                if (raw_gather(listener, options->n_subscribers, &pub, subs))
+                if (bench_gather(listener, options->n_subscribers, &pub, subs))
                         return BENCH_FAILED;
 
                 while (!broken) {

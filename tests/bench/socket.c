@@ -150,3 +150,45 @@ int bench_send_all(int fd, const void *data, size_t n_data)
 
         return BENCH_OK;
 }
+
+int bench_join(const char *url, char role, int *ret_fd)
+{
+        int fd;
+
+        if (bench_connect(url, NULL, &fd))
+                return BENCH_FAILED;
+
+        if (bench_send_all(fd, &role, 1)) {
+                close(fd);
+                return BENCH_FAILED;
+        }
+
+        *ret_fd = fd;
+        return BENCH_OK;
+}
+
+int bench_gather(int listener, unsigned n_subs, int *ret_pub, int *ret_subs)
+{
+        unsigned n = 0;
+        int pub = -1;
+
+        while (pub < 0 || n < n_subs) {
+                char role;
+                int fd;
+
+                if (bench_accept(listener, &fd))
+                        return BENCH_FAILED;
+
+                if (recv(fd, &role, 1, 0) != 1)
+                        close(fd);
+                else if (role == 'P' && pub < 0)
+                        pub = fd;
+                else if (role == 'S' && n < n_subs)
+                        ret_subs[n++] = fd;
+                else
+                        close(fd);
+        }
+
+        *ret_pub = pub;
+        return BENCH_OK;
+}
