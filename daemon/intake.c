@@ -16,6 +16,9 @@
 #include "daemon/intake.h"
 #include "daemon/server.h"
 
+/* Of all rings in one turn of the loop; who has only a socket waits no longer for many who have rings. */
+#define INTAKE_TURN_BYTES (4u * ND_RING_BYTES)
+
 void nd_intake_init(struct nd_intake *intake)
 {
         *intake = (struct nd_intake){0};
@@ -161,21 +164,38 @@ int nd_intake_wake(struct nd_connection *connection, struct nd_fault *fault)
         return 0;
 }
 
+/* One that is awake; false: it has fallen asleep. */
+static bool intake_look(struct nd_connection *connection)
+{
+        struct nd_ring *ring = &connection->intake.ring;
+        uint64_t position = ring->position;
+
+        nd_intake_take(connection);
+        if (ring->position != position)
+                return true;
+        if (nd_ring_sleep(ring) || !intake_may_go_on(connection))
+                return false;
+        nd_ring_wake(ring);
+        return true;
+}
+
 bool nd_intakes_look(struct nd_server *server)
 {
-        nd_list_for_each_safe (i, &server->intakes) {
-                struct nd_connection *connection =
-                        nd_list_entry(i, struct nd_connection, intake.in_awake);
-                struct nd_ring *ring = &connection->intake.ring;
-                uint64_t position = ring->position;
+        const struct nd_list *last = server->intakes.prev;
+        struct nd_list *node = NULL;
+        uint64_t n_taken = 0;
 
-                nd_intake_take(connection);
-                if (ring->position != position)
-                        continue;
-                if (nd_ring_sleep(ring) || !intake_may_go_on(connection))
-                        nd_list_unlink(i);
-                else
-                        nd_ring_wake(ring);
+        while (node != last && n_taken < INTAKE_TURN_BYTES &&
+               (node = nd_list_first(&server->intakes))) {
+                struct nd_connection *connection =
+                        nd_list_entry(node, struct nd_connection, intake.in_awake);
+                uint64_t position = connection->intake.ring.position;
+                bool is_awake = intake_look(connection);
+
+                nd_list_unlink(node);
+                if (is_awake)
+                        nd_list_push_tail(&server->intakes, node);
+                n_taken += connection->intake.ring.position - position;
         }
         return !nd_list_is_empty(&server->intakes);
 }

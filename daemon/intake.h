@@ -41,6 +41,6 @@ void nd_intake_take(struct nd_connection *connection);
 /* WAKE: it is looked at from now on. Return: 0; NDBUS_EPROTOCOL: there is no ring */
 int nd_intake_wake(struct nd_connection *connection, struct nd_fault *fault);
 
-/* Looks into all that are awake, each time that the loop comes round. Those in which nothing is fall asleep.
- * False: all do. */
+/* Looks into those that are awake, each time that the loop comes round; into so many in turn that not too much is
+ * taken. Those in which nothing is fall asleep. False: all do. */
 bool nd_intakes_look(struct nd_server *server);
