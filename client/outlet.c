@@ -70,12 +70,11 @@ bool nd_outlet_put(struct ndbus *bus, const void *bytes, size_t n)
         struct nd_outlet *outlet = &bus->outlet;
 
         if (outlet->state != ND_OUTLET_OPEN || bus->output.is_ahead ||
-            !nd_output_reserve(&bus->output, ND_PRELUDE_BYTES) ||
             !nd_ring_put(&outlet->ring, bytes, n))
                 return false;
-        if (nd_ring_must_wake(&outlet->ring))
+        if (nd_ring_must_wake(&outlet->ring)) /* there is room for it: that of the PUBLISH */
                 (void)nd_output_packet(&bus->output, &(struct nd_prelude){.kind = ND_KIND_WAKE},
-                                       NULL, 0, NULL, 0); /* there is room for it */
+                                       NULL, 0, NULL, 0);
         return true;
 }
 

@@ -27,8 +27,8 @@ struct nd_outlet {
  * could go there. */
 void nd_outlet_ask(struct ndbus *bus);
 
-/* Writes @n bytes, one PUBLISH whose body is in a block. If the daemon has to be told, WAKE is put into the
- * output. False: it goes by the socket. */
+/* Writes @n bytes, one PUBLISH whose body is in a block, for which the output has room. If the daemon has to be
+ * told, WAKE is put there. False: it goes by the socket. */
 bool nd_outlet_put(struct ndbus *bus, const void *bytes, size_t n);
 
 /* The connection is lost, or the bus goes. */
