@@ -24,14 +24,9 @@ size_t client_test_n_fds(void)
 
 size_t client_test_n_mappings(void)
 {
-        FILE *file = fopen("/proc/self/maps", "r");
-        char line[512];
         size_t n = 0;
 
-        must(file);
-        while (fgets(line, sizeof(line), file))
-                n += strstr(line, "/memfd:") != NULL;
-        fclose(file);
+        must(nd_proc_mappings(getpid(), "/memfd:", &n));
         return n;
 }
 

@@ -181,6 +181,23 @@ bool nd_proc_has_fd(pid_t pid, const char *target)
         return found;
 }
 
+bool nd_proc_mappings(pid_t pid, const char *name, size_t *ret_n)
+{
+        char path[64], line[512];
+        size_t n = 0;
+        FILE *f;
+
+        snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+        f = fopen(path, "re");
+        if (!f)
+                return false;
+        while (fgets(line, sizeof(line), f))
+                n += strstr(line, name) != NULL;
+        fclose(f);
+        *ret_n = n;
+        return true;
+}
+
 void nd_proc_print_fds(pid_t pid, FILE *f)
 {
         char is[PATH_MAX];

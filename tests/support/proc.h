@@ -37,5 +37,8 @@ bool nd_proc_fds(pid_t pid, size_t *ret_n);
 /** Does a link in /proc/PID/fd point to target, as in "socket:[12345]"? */
 bool nd_proc_has_fd(pid_t pid, const char *target);
 
+/** How many pieces of memory it maps whose name has @name in it, as in "/memfd:". */
+bool nd_proc_mappings(pid_t pid, const char *name, size_t *ret_n);
+
 /** One line a descriptor: number and what it is. */
 void nd_proc_print_fds(pid_t pid, FILE *f);

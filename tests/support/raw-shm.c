@@ -62,20 +62,24 @@ struct nd_segment nd_raw_segment(uint64_t bytes)
         return segment;
 }
 
-uint64_t nd_raw_send_segment(struct nd_raw *raw, uint32_t number, uint64_t bytes, int fd)
+/* A request that brings @fd; -1: none. Returns its number. */
+static uint64_t raw_send_request(struct nd_raw *raw, struct nd_prelude prelude, int fd)
 {
-        struct nd_prelude prelude = {
-                .kind = ND_KIND_SEGMENT,
-                .flags = ND_FLAG_FD,
-                .segment = number,
-                .place = bytes,
-                .sequence = ++raw->n_requests,
-        };
         uint8_t packed[ND_PRELUDE_BYTES];
 
+        prelude.flags = ND_FLAG_FD;
+        prelude.sequence = ++raw->n_requests;
         nd_prelude_pack(&prelude, packed);
         nd_raw_send_fds(raw, packed, sizeof(packed), &fd, fd >= 0);
         return prelude.sequence;
+}
+
+uint64_t nd_raw_send_segment(struct nd_raw *raw, uint32_t number, uint64_t bytes, int fd)
+{
+        return raw_send_request(
+                raw,
+                (struct nd_prelude){.kind = ND_KIND_SEGMENT, .segment = number, .place = bytes},
+                fd);
 }
 
 void nd_raw_announce(struct nd_raw *raw, uint32_t number, const struct nd_segment *segment)
@@ -147,17 +151,7 @@ struct nd_raw *nd_raw_open_ring(struct nd_harness *h)
 
 uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd)
 {
-        const struct nd_prelude prelude = {
-                .kind = ND_KIND_RING,
-                .flags = ND_FLAG_FD,
-                .place = bytes,
-                .sequence = ++raw->n_requests,
-        };
-        uint8_t packed[ND_PRELUDE_BYTES];
-
-        nd_prelude_pack(&prelude, packed);
-        nd_raw_send_fds(raw, packed, sizeof(packed), &fd, fd >= 0);
-        return prelude.sequence;
+        return raw_send_request(raw, (struct nd_prelude){.kind = ND_KIND_RING, .place = bytes}, fd);
 }
 
 struct nd_ring nd_raw_ring(struct nd_raw *raw)

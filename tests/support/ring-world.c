@@ -8,9 +8,9 @@
  */
 
 #include "tests/support/ring-world.h"
-#include <stdio.h>
 #include <string.h>
 #include "tests/support/pattern.h"
+#include "tests/support/proc.h"
 
 #define RING_WORLD_WAIT_MS 20000
 
@@ -152,17 +152,10 @@ uint64_t ring_world_taken(struct ring_world *w)
 
 size_t ring_world_n_mappings(struct ring_world *w)
 {
-        char path[64], line[512];
         size_t n = 0;
-        FILE *f;
 
-        snprintf(path, sizeof(path), "/proc/%d/maps", (int)w->h->pid);
-        f = fopen(path, "re");
-        if (!f)
-                nd_harness_fail(w->h, "%s cannot be read", path);
-        while (fgets(line, sizeof(line), f))
-                n += strstr(line, "memfd:ndbus-ring") != NULL;
-        fclose(f);
+        if (!nd_proc_mappings(w->h->pid, "memfd:ndbus-ring", &n))
+                nd_harness_fail(w->h, "its mappings cannot be read");
         return n;
 }
 
