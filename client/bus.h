@@ -45,6 +45,7 @@ enum nd_fd_slot {
         ND_FD_EVENT,
         ND_FD_TIMER,
         ND_FD_RING,     /* a ring, until the daemon has answered about it */
+        ND_FD_BELL,     /* that of the ring */
         ND_FD_WAKE,     /* eventfd, written by who frees messages */
         ND_FD_SEGMENTS, /* memfds that are published from: ND_SEGMENTS_MAX of them */
 };

@@ -240,7 +240,8 @@ static uint32_t connection_features(const struct ndbus *bus)
 {
         bool is_local = bus->connection.url.type == ND_URL_UNIX;
 
-        return is_local && !bus->options.no_shm ? ND_FEATURE_SHM | ND_FEATURE_RING : 0;
+        return is_local && !bus->options.no_shm ? ND_FEATURE_SHM | ND_FEATURE_RING | ND_FEATURE_BELL
+                                                : 0;
 }
 
 static void connection_say_connect(struct ndbus *bus)

@@ -12,7 +12,7 @@
 #include "protocol/limit.h"
 #include "protocol/list.h"
 
-#define ND_FORK_FDS (6 + ND_SEGMENTS_MAX)
+#define ND_FORK_FDS (7 + ND_SEGMENTS_MAX)
 
 /* Embedded in a bus. fds that are not open are -1. */
 struct nd_fork_guard {

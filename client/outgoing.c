@@ -144,7 +144,7 @@ int nd_outgoing_put(struct ndbus *bus, struct nd_outgoing *out)
         if (out->body->bytes)
                 nd_body_copy(out->body, 0, out->body->bytes, at);
         at += out->body->bytes;
-        if (out->segment && !out->is_slow && nd_outlet_put(bus, at - n, n)) {
+        if (out->segment && nd_outlet_put(bus, at - n, n, out->is_slow)) {
                 nd_outgoing_finish(bus, out);
                 return 0;
         }

@@ -28,8 +28,9 @@ struct nd_outlet {
 void nd_outlet_ask(struct ndbus *bus);
 
 /* Writes @n bytes, one PUBLISH whose body is in a block, for which the output has room. If the daemon has to be
- * told, WAKE is put there. False: it goes by the socket. */
-bool nd_outlet_put(struct ndbus *bus, const void *bytes, size_t n);
+ * told, its bell is rung; without one WAKE is put there. @is_slow: copying the body took longer than a call, so
+ * the daemon will sleep. False: it goes by the socket. */
+bool nd_outlet_put(struct ndbus *bus, const void *bytes, size_t n, bool is_slow);
 
 /* The connection is lost, or the bus goes. */
 void nd_outlet_close(struct ndbus *bus);

@@ -49,8 +49,8 @@
 /* With `more`, so much may wait before it is sent all the same. */
 #define MORE_BYTES_MAX ((size_t)64 << 10)
 
-/* What took longer to copy than a call takes is sent at once, and by the socket: its reader can begin, and its
- * block comes back while it is in the caches. */
+/* What took longer to copy than a call takes does not wait for more: its reader can begin, and its block comes
+ * back while it is in the caches. */
 #define SLOW_COPY_BYTES_MIN ((uint64_t)256 << 10)
 
 /* ------------------------------------------------------------------------------- credit */
@@ -462,8 +462,7 @@ static int send_in_block(struct ndbus *bus,
                 return nd_connection_fail_down(bus);
         if (copied)
                 nd_body_copy(copied, 0, copied->bytes, nd_supply_data(block));
-        if (!out->is_slow)
-                nd_outlet_ask(bus);
+        nd_outlet_ask(bus);
         nd_supply_publish(bus->supply, block);
         r = send_message(bus, out, o);
         nd_supply_published(bus->supply, block, out->block_bytes, r == 0);

@@ -243,7 +243,7 @@ void nd_connection_close(struct nd_connection *connection)
         while ((subscription = RB_ROOT(&connection->subscriptions)))
                 nd_subscription_free(subscription);
         nd_request_unwatch_all(connection);
-        nd_intake_deinit(&connection->intake);
+        nd_intake_deinit(connection);
         nd_publisher_deinit(&connection->publisher);
         nd_outbox_deinit(&connection->outbox);
         nd_lender_deinit(&connection->lender);

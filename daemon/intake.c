@@ -6,7 +6,7 @@
  * A send and a receive for each message cost more than all that is done for one whose body does not
  * move. So a client that publishes in blocks writes its PUBLISHes into a ring, and as long as the
  * daemon finds something there whenever its loop comes round it asks for no more than that. When it
- * finds nothing it says so, and the next one is announced by WAKE.
+ * finds nothing it says so, and the next one is announced by the bell, or by WAKE.
  *
  * Order is that of the numbers of PUBLISH: one in the ring waits until those before it have come by the
  * socket. And what is in the ring is taken before any packet of the socket, so whatever a client sends by
@@ -21,13 +21,16 @@
 
 void nd_intake_init(struct nd_intake *intake)
 {
-        *intake = (struct nd_intake){0};
+        *intake = (struct nd_intake){.bell = -1};
         nd_list_init(&intake->in_awake);
 }
 
-void nd_intake_deinit(struct nd_intake *intake)
+void nd_intake_deinit(struct nd_connection *connection)
 {
+        struct nd_intake *intake = &connection->intake;
+
         nd_list_unlink(&intake->in_awake);
+        nd_bell_close(&connection->server->bells, &intake->bell);
         nd_ring_close(&intake->ring);
 }
 
@@ -57,7 +60,9 @@ int nd_intake_open(struct nd_connection *connection,
                 return 0;
         }
         (void)nd_ring_sleep(&intake->ring);
-        nd_outbox_control(&connection->outbox, &answer, NULL, NULL, 0);
+        if (connection->features & ND_FEATURE_BELL)
+                intake->bell = nd_bell_open(connection);
+        nd_outbox_control_with_fd(&connection->outbox, &answer, intake->bell);
         return 0;
 }
 
@@ -112,7 +117,7 @@ static bool intake_may_go_on(const struct nd_connection *connection)
                publisher->n_received >= connection->intake.waits_for;
 }
 
-static void intake_keep_awake(struct nd_connection *connection)
+void nd_intake_keep_awake(struct nd_connection *connection)
 {
         struct nd_intake *intake = &connection->intake;
 
@@ -152,15 +157,16 @@ void nd_intake_take(struct nd_connection *connection)
         if (i == 0)
                 return;
         nd_ring_take(&intake->ring, i);
-        intake_keep_awake(connection);
+        nd_intake_keep_awake(connection);
 }
 
 int nd_intake_wake(struct nd_connection *connection, struct nd_fault *fault)
 {
         if (!connection->intake.ring.head)
                 return nd_fault_set(fault, NDBUS_EPROTOCOL, "kind", "WAKE comes without a ring");
+        ++connection->server->counters.ring_calls;
         /* also if nothing is there any more: it does not say that it sleeps */
-        intake_keep_awake(connection);
+        nd_intake_keep_awake(connection);
         return 0;
 }
 

@@ -14,6 +14,7 @@ struct nd_server;
 
 struct nd_intake {
         struct nd_ring ring;
+        int bell; /* that is rung when something is in it; -1: WAKE comes */
         struct nd_list
                 in_awake; /* nd_server.intakes: it is looked at whenever the loop comes round */
         uint64_t
@@ -21,7 +22,7 @@ struct nd_intake {
 };
 
 void nd_intake_init(struct nd_intake *intake);
-void nd_intake_deinit(struct nd_intake *intake);
+void nd_intake_deinit(struct nd_connection *connection);
 
 /* RING from a client; @fd that came with it, or -1, is taken. Answers it. Return: 0, NDBUS_EPROTOCOL */
 int nd_intake_open(struct nd_connection *connection,
@@ -38,7 +39,10 @@ static inline bool nd_intake_is_empty(const struct nd_intake *intake)
  * last one. */
 void nd_intake_take(struct nd_connection *connection);
 
-/* WAKE: it is looked at from now on. Return: 0; NDBUS_EPROTOCOL: there is no ring */
+/* It is looked at from now on, until nothing is in it. */
+void nd_intake_keep_awake(struct nd_connection *connection);
+
+/* WAKE: the same. Return: 0; NDBUS_EPROTOCOL: there is no ring */
 int nd_intake_wake(struct nd_connection *connection, struct nd_fault *fault);
 
 /* Looks into those that are awake, each time that the loop comes round; into so many in turn that not too much is

@@ -8,7 +8,7 @@
  * small messages are one piece of memory; larger bodies are sent from where they lie. If the socket
  * takes less, the packet that was cut is remembered and finished first next time; what was not
  * begun goes back to its queue, where the policy can still act on it. A descriptor goes with the
- * first byte of a call, so a SEGMENT begins a batch.
+ * first byte of a call, so a packet that brings one begins a batch.
  *
  * The stage, the iovec and the list of pieces live only during one call and are shared by all
  * connections: one loop, one thread.
@@ -36,7 +36,8 @@ static struct outbox_batch {
         size_t n_pieces;
         size_t n_bytes;
         size_t n_control;         /* of n_bytes */
-        struct nd_handed *handed; /* its SEGMENT comes first, with the descriptor; or NULL */
+        int fd;                   /* goes with the first packet; or -1 */
+        struct nd_handed *handed; /* of which fd is; or NULL: it is nd_outbox.fd */
         struct iovec iov[OUTBOX_IOV_MAX];
 
         struct outbox_packet {
@@ -50,7 +51,7 @@ static struct outbox_batch {
 
 void nd_outbox_init(struct nd_outbox *outbox, struct nd_connection *connection)
 {
-        *outbox = (struct nd_outbox){.connection = connection};
+        *outbox = (struct nd_outbox){.connection = connection, .fd = -1};
         nd_list_init(&outbox->ready);
 }
 
@@ -85,6 +86,7 @@ static bool outbox_reserve(struct nd_outbox *outbox, size_t n_bytes)
         if (outbox->i_control > 0 && outbox->n_control + n_bytes > outbox->n_control_max) {
                 outbox->n_control -= outbox->i_control;
                 memmove(outbox->control, outbox->control + outbox->i_control, outbox->n_control);
+                outbox->fd_at -= outbox->fd >= 0 ? outbox->i_control : 0;
                 outbox->i_control = 0;
         }
         if (outbox->n_control + n_bytes <= outbox->n_control_max)
@@ -134,6 +136,30 @@ void nd_outbox_control(struct nd_outbox *outbox,
         if (header)
                 nd_outbox_bytes(outbox, header->data, header->n);
         nd_outbox_bytes(outbox, body, n_body);
+}
+
+void nd_outbox_control_with_fd(struct nd_outbox *outbox, struct nd_prelude *prelude, int fd)
+{
+        size_t n_before = outbox->n_control - outbox->i_control;
+
+        nd_assert(outbox->fd < 0);
+        prelude->flags |= fd >= 0 ? ND_FLAG_FD : 0;
+        nd_outbox_control(outbox, prelude, NULL, NULL, 0);
+        if (outbox->n_control - outbox->i_control == n_before)
+                return;
+        outbox->fd = fd;
+        outbox->fd_at = outbox->n_control - ND_PRELUDE_BYTES;
+}
+
+/* The packet goes without it. */
+static void outbox_drop_fd(struct nd_outbox *outbox)
+{
+        struct nd_prelude prelude;
+
+        nd_prelude_unpack(outbox->control + outbox->fd_at, &prelude);
+        prelude.flags &= (uint16_t)~ND_FLAG_FD;
+        nd_prelude_pack(&prelude, outbox->control + outbox->fd_at);
+        outbox->fd = -1;
 }
 
 void nd_outbox_uncontrol(struct nd_outbox *outbox, size_t n_bytes)
@@ -271,6 +297,20 @@ static bool batch_has_room(void)
                batch.n_pieces < nd_array_size(batch.packets);
 }
 
+/* Control packets up to one that brings a descriptor, or that one and all behind it. False: nothing may follow
+ * in this batch. */
+static bool batch_add_control(const struct nd_outbox *outbox)
+{
+        bool is_cut = outbox->fd >= 0 && (batch.n_bytes > 0 || outbox->fd_at > outbox->i_control);
+
+        batch.n_control = (is_cut ? outbox->fd_at : outbox->n_control) - outbox->i_control;
+        if (batch.n_control > 0)
+                batch_add(outbox->control + outbox->i_control, batch.n_control);
+        if (!is_cut)
+                batch.fd = outbox->fd;
+        return !is_cut;
+}
+
 static void batch_make(struct nd_outbox *outbox)
 {
         struct nd_list *node;
@@ -280,14 +320,13 @@ static void batch_make(struct nd_outbox *outbox)
         batch.n_iov = 0;
         batch.n_pieces = 0;
         batch.n_bytes = 0;
+        batch.fd = -1;
         batch.handed = NULL;
 
         if (outbox->half.is_active)
                 batch_add_half(&outbox->half);
-        batch.n_control = outbox->n_control - outbox->i_control;
-        if (batch.n_control > 0)
-                batch_add(outbox->control + outbox->i_control, batch.n_control);
-
+        if (!batch_add_control(outbox))
+                return;
         if (outbox->connection->closes_after_output ||
             outbox->connection->state == ND_CONNECTION_GOODBYE)
                 return;
@@ -304,6 +343,7 @@ static void batch_make(struct nd_outbox *outbox)
                                 return;
                         }
                         batch.handed = piece.handed;
+                        batch.fd = piece.handed->share->memory.fd;
                 }
                 nd_list_push_tail(&outbox->ready, node);
                 batch_add_piece(&piece);
@@ -333,6 +373,8 @@ static size_t outbox_advance_control(struct nd_outbox *outbox, size_t n_sent)
         size_t n = (size_t)nd_min_u64(n_sent, batch.n_control);
 
         outbox->i_control += n;
+        if (outbox->fd >= 0 && outbox->i_control > outbox->fd_at)
+                outbox->fd = -1;
         if (outbox->i_control == outbox->n_control) {
                 outbox->i_control = 0;
                 outbox->n_control = 0;
@@ -445,17 +487,20 @@ static bool outbox_write_batch(struct nd_outbox *outbox)
 
         message.msg_iov = batch.iov;
         message.msg_iovlen = batch.n_iov;
-        if (batch.handed)
-                batch_attach(&message, &room, batch.handed->share->memory.fd);
+        if (batch.fd >= 0)
+                batch_attach(&message, &room, batch.fd);
         do {
                 n = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         } while (n < 0 && errno == EINTR);
         ++connection->server->counters.writes;
 
         if (n < 0 && errno == ETOOMANYREFS) {
-                /* it has too many descriptors to read: it gets what lies in this segment otherwise */
+                /* it has too many descriptors to read: what lies in this segment comes otherwise */
                 outbox_advance(outbox, 0);
-                nd_handed_refuse(batch.handed);
+                if (batch.handed)
+                        nd_handed_refuse(batch.handed);
+                else
+                        outbox_drop_fd(outbox);
                 return true;
         }
         if (n < 0 && errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM) {

@@ -13,6 +13,8 @@ struct nd_outbox {
         size_t n_control;
         size_t i_control;
         size_t n_control_max;
+        int fd;               /* that goes with one of them; -1: there is none */
+        size_t fd_at;         /* the packet's first byte in control */
         struct nd_list ready; /* nd_subscription.in_ready, in turn */
         bool is_blocked; /* the socket took less than it was given: wait until it is writable */
         uint64_t last_move_ns; /* when the socket last took a byte */
@@ -51,6 +53,10 @@ void nd_outbox_control(struct nd_outbox *outbox,
                        const struct nd_control_bytes *header,
                        const void *body,
                        size_t n_body);
+
+/* The same with a descriptor, which stays the caller's: open until this is sent or the outbox goes. One at a
+ * time; if it cannot be sent, or is -1, the packet goes without FD. */
+void nd_outbox_control_with_fd(struct nd_outbox *outbox, struct nd_prelude *prelude, int fd);
 
 /* Bytes that are no packet: the hello. */
 void nd_outbox_bytes(struct nd_outbox *outbox, const void *data, size_t n_bytes);

@@ -109,7 +109,8 @@ static int request_connect(struct nd_connection *connection,
         connection->pid = connect.pid;
         if (connect.features & ND_FEATURE_SHM && !connection->is_tcp &&
             connection->server->options.shm_max > 0)
-                connection->features = ND_FEATURE_SHM | (connect.features & ND_FEATURE_RING);
+                connection->features =
+                        ND_FEATURE_SHM | (connect.features & (ND_FEATURE_RING | ND_FEATURE_BELL));
         r = nd_admission_ask(connection, connect.token, &ask, fault);
         if (r < 0)
                 return r;

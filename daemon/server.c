@@ -34,6 +34,7 @@
 #define SERVER_SHM_LOG_NS     (UINT64_C(60) * 1000000000)
 #define SERVER_ASIDE_PART     16u /* of the memory: for first windows of clients to come */
 #define SERVER_SHARES_PART    4u  /* of all descriptors: for segments, and those to be closed */
+#define SERVER_BELLS_PART     16u /* of all descriptors: for bells */
 #define SERVER_CLOSERS        8u  /* threads for what peers sent, which may all hang */
 
 /* ---------------------------------------------------------------------------------------- memory */
@@ -568,6 +569,7 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
         nd_list_init(&server->rescues);
         nd_list_init(&server->intakes);
         nd_own_init(server);
+        server->bells.set = -1;
         server->shares_max = server_descriptors() / SERVER_SHARES_PART;
         server->protocol_log.n_more = SERVER_PROTOCOL_LINES - 1;
         server->trouble_log.n_more = SERVER_TROUBLE_LINES - 1;
@@ -593,6 +595,8 @@ int nd_server_init(struct nd_server *server, const struct nd_options *options)
                 r = nd_closer_init(&server->closer, server->shares_max, SERVER_CLOSERS);
         if (r == 0)
                 r = uv_loop_init(&server->loop);
+        if (r == 0)
+                r = nd_bells_init(server, server_descriptors() / SERVER_BELLS_PART);
         if (r < 0) {
                 nd_log(ND_LOG_ERROR, "cannot start: %s", strerror(-r));
                 return r;
@@ -709,6 +713,7 @@ void nd_server_deinit(struct nd_server *server)
         uv_walk(&server->loop, server_close_handle, NULL);
         uv_run(&server->loop, UV_RUN_DEFAULT);
         nd_assert(uv_loop_close(&server->loop) == 0);
+        nd_bells_deinit(&server->bells);
         nd_router_deinit(&server->router);
         nd_accounts_sweep(&server->accounts, UINT64_MAX);
         nd_assert(server->accounts.n == 0);

@@ -6,6 +6,7 @@
  */
 
 #include <uv.h>
+#include "daemon/bell.h"
 #include "daemon/closer.h"
 #include "daemon/connection.h"
 #include "daemon/listener.h"
@@ -61,6 +62,7 @@ struct nd_server {
         uint64_t shares_bytes;
         struct nd_list rescues; /* nd_rescue.in_server */
         struct nd_list intakes; /* nd_intake.in_awake */
+        struct nd_bells bells;
         struct nd_closer closer;
         bool awaits_closer; /* listeners are paused until it has room */
         struct nd_own own;

@@ -157,6 +157,7 @@ static const struct {
         {ND_FEATURE_SHM, "shm"},
         {ND_FEATURE_LINK, "link"},
         {ND_FEATURE_RING, "ring"},
+        {ND_FEATURE_BELL, "bell"},
 };
 
 const char *nd_policy_name(enum nd_policy policy)

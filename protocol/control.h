@@ -32,6 +32,7 @@ enum nd_feature {
         ND_FEATURE_SHM = 1u << 0,  /* "shm": SEGMENT, SEGMENT_GONE, RELEASE, BODY_IN_BLOCK, FD */
         ND_FEATURE_LINK = 1u << 1, /* "link" */
         ND_FEATURE_RING = 1u << 2, /* "ring": RING, WAKE; with "shm" */
+        ND_FEATURE_BELL = 1u << 3, /* "bell": FD with the daemon's RING; with "ring" */
 };
 
 struct nd_connect {              /* client -> daemon */

@@ -44,6 +44,7 @@
         XX(shm_refused, "segments and rings refused: look for shm-max and the fd limit")           \
         XX(shm_messages, "messages published in shared memory")                                    \
         XX(ring_messages, "of these, published through a ring rather than the socket")             \
+        XX(ring_calls, "times that the daemon was called to a ring, by its bell or by WAKE")       \
         XX(shm_own_messages,                                                                       \
            "messages received by a socket into shared memory of the daemon's own")                 \
         XX(shm_own_exhausted, "the same, but there was none: raise --shm-own-max or --memory-max") \

@@ -10,7 +10,7 @@
  * a client that has kept to the rules everything is taken, and nothing lies in a ring that nobody looks into.
  *
  * Byte 0: 1 the ring is there from the start; 2 there is a subscriber to everything; 4 the client goes in
- * the end without a word. Each step is a byte, enum step, and what it needs.
+ * the end without a word; 8 it rings its bell rather than send WAKE. Each step is a byte, enum step, and what it needs.
  */
 
 #include <linux/sockios.h>
@@ -59,6 +59,8 @@ static struct client {
         struct nd_ring ring;
         bool has_asked;
         bool is_open;  /* the daemon has answered about the ring */
+        int bell;      /* -1: there is none yet */
+        bool rings;    /* the bell, when there is one */
         bool has_lied; /* it has done what no client does */
         bool must_end; /* and for that alone it must be thrown out */
         uint64_t source;
@@ -153,6 +155,8 @@ static void hear(void *unused, const struct nd_packet *packet, const uint8_t *bo
         case ND_KIND_RING:
                 nd_assert(client.has_asked || client.has_lied);
                 client.is_open = client.has_asked;
+                nd_assert(p->flags == ND_FLAG_FD && client.bell < 0);
+                client.bell = nd_embedded_take_fd(&client.end);
                 break;
         case ND_KIND_ERROR:
                 nd_assert(nd_error_header_unpack(packet->header, p->header_bytes, &error, NULL) ==
@@ -258,6 +262,17 @@ static size_t make_publish(uint8_t packet[static 512],
         return n;
 }
 
+static bool ring_bell(uint64_t n)
+{
+        return client.bell >= 0 && write(client.bell, &n, sizeof(n)) == (ssize_t)sizeof(n);
+}
+
+static void call_daemon(void)
+{
+        if (!client.rings || !ring_bell(1))
+                say((struct nd_prelude){.kind = ND_KIND_WAKE}, NULL);
+}
+
 static void publish_block(uint8_t what, bool by_ring)
 {
         static const uint64_t sizes[] = {1, 64, 4000, SLOT_BYTES};
@@ -284,7 +299,7 @@ static void publish_block(uint8_t what, bool by_ring)
         if (!by_ring)
                 put_output(packet, n);
         else if (nd_ring_must_wake(&client.ring))
-                say((struct nd_prelude){.kind = ND_KIND_WAKE}, NULL);
+                call_daemon();
         client.is_out[i] = true;
         ++client.n_published;
 }
@@ -378,6 +393,16 @@ static void ask_for_ring(void)
 
 /* ---------------------------------------------------------------------------------------- lies */
 
+static void spoil_bell(bool is_full)
+{
+        uint64_t n;
+
+        while (read(client.bell, &n, sizeof(n)) > 0)
+                ;
+        if (is_full)
+                (void)ring_bell(UINT64_MAX - 1);
+}
+
 static void poke(struct input *in)
 {
         struct nd_ring *ring = &client.ring;
@@ -399,7 +424,10 @@ static void poke(struct input *in)
                 atomic_store(&ring->head->taken, next_number(in));
                 break;
         case 3:
-                atomic_store(&ring->head->is_asleep, next_byte(in));
+                at = next_byte(in);
+                atomic_store(&ring->head->is_asleep, (uint32_t)at);
+                if (at >= 128 && client.bell >= 0)
+                        spoil_bell(at & 1);
                 break;
         case 4: /* over what was written before */
                 at = ring->position - next_byte(in);
@@ -419,7 +447,7 @@ static void put_ring_bytes(const uint8_t *bytes, size_t n)
         lie(bytes[0] != ND_KIND_PUBLISH ||
             (n >= 4 && !(nd_load_le16(bytes + 2) & ND_FLAG_BODY_IN_BLOCK)));
         if (nd_ring_must_wake(&client.ring))
-                say((struct nd_prelude){.kind = ND_KIND_WAKE}, NULL);
+                call_daemon();
 }
 
 static void step(struct input *in)
@@ -476,7 +504,7 @@ static void step(struct input *in)
         case STEP_WAKE: /* also if it does not sleep */
                 if (!client.has_asked)
                         lie(true);
-                say((struct nd_prelude){.kind = ND_KIND_WAKE}, NULL);
+                call_daemon();
                 break;
         case STEP_SOCKET_BYTES:
                 bytes = next_bytes(in, &n);
@@ -525,8 +553,8 @@ static void open_client(void)
         uint8_t bytes[ND_PRELUDE_BYTES];
         struct nd_control_bytes header;
 
-        client = (struct client){.n_requests = 2};
-        shake_hands(&client.end, ND_FEATURE_SHM | ND_FEATURE_RING, &header);
+        client = (struct client){.n_requests = 2, .bell = -1};
+        shake_hands(&client.end, ND_FEATURE_SHM | ND_FEATURE_RING | ND_FEATURE_BELL, &header);
         nd_prelude_pack(&prelude, bytes);
         nd_embedded_send_fd(&client.end, bytes, sizeof(bytes), nd_embedded_segment()->fd);
         nd_embedded_run(2);
@@ -609,6 +637,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
         open_client();
         if (flags & 2)
                 open_subscriber();
+        client.rings = flags & 8;
         if (flags & 1) {
                 ask_for_ring();
                 nd_embedded_run(2);
@@ -628,6 +657,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_data)
              i < 100 * STEPS_MAX && nd_embedded_server()->n_connections > (subscriber.fd >= 0); ++i)
                 nd_embedded_run(1);
         nd_ring_close(&client.ring);
+        if (client.bell >= 0) {
+                ring_bell(1);
+                nd_embedded_run(2);
+                close(client.bell);
+        }
         nd_embedded_check();
         nd_embedded_read(&subscriber, SIZE_MAX, hear_nothing, NULL);
         nd_embedded_close(&subscriber);

@@ -182,7 +182,11 @@ Test(ring, is_taken_before_a_goodbye)
 
 /* --------------------------------------------------------------------------------------- sleeping */
 
-Test(ring, is_asleep_until_it_is_woken)
+/* By WAKE or by the bell: it is one. */
+typedef void (*call_func)(struct nd_raw *raw);
+typedef void (*call_if_asleep_func)(struct nd_raw *raw, struct nd_ring *ring);
+
+static void be_asleep_until_woken(call_func call)
 {
         struct ring_world w;
 
@@ -195,7 +199,7 @@ Test(ring, is_asleep_until_it_is_woken)
                 nd_raw_flush(w.asker); /* its loop has come round */
                 cr_assert_eq(ring_world_taken(&w), before);
                 cr_assert(nd_ring_must_wake(&w.ring));
-                nd_raw_send_wake(w.publisher);
+                call(w.publisher);
                 ring_world_expect_up_to(&w, k);
                 ring_world_wait_asleep(&w);
                 cr_assert_eq(ring_world_taken(&w), w.ring.position);
@@ -203,24 +207,43 @@ Test(ring, is_asleep_until_it_is_woken)
         ring_world_deinit(&w);
 }
 
-Test(ring, in_which_nothing_is_sleeps_again)
+Test(ring, is_asleep_until_it_is_woken)
+{
+        be_asleep_until_woken(nd_raw_send_wake);
+}
+
+Test(ring, is_asleep_until_its_bell_is_rung)
+{
+        be_asleep_until_woken(nd_raw_ring_bell);
+}
+
+static void sleep_again(call_func call, call_if_asleep_func call_if_asleep)
 {
         struct ring_world w;
 
         ring_world_init(&w, NULL);
         for (unsigned i = 0; i < 100; ++i) {
                 cr_assert(nd_ring_must_wake(&w.ring));
-                nd_raw_send_wake(w.publisher);
+                call(w.publisher);
                 ring_world_wait_asleep(&w);
-                nd_raw_send_wake(
-                        w.publisher); /* it says that it sleeps, and is woken all the same */
+                call(w.publisher); /* it says that it sleeps, and is woken all the same */
         }
         ring_world_expect_routed(w.publisher, 0);
         ring_world_wait_asleep(&w);
         ring_world_by_ring(&w);
-        nd_raw_ring_wake(w.publisher, &w.ring);
+        call_if_asleep(w.publisher, &w.ring);
         ring_world_expect_up_to(&w, 1);
         ring_world_deinit(&w);
+}
+
+Test(ring, in_which_nothing_is_sleeps_again)
+{
+        sleep_again(nd_raw_send_wake, nd_raw_ring_wake);
+}
+
+Test(ring, in_which_nothing_is_sleeps_again_after_its_bell)
+{
+        sleep_again(nd_raw_ring_bell, nd_raw_ring_call);
 }
 
 /* Looks at what is taken so many times, or until it is all. */
@@ -261,7 +284,7 @@ static void part(struct ring_world *w)
 
 /* Every other time the client writes about when the daemon fell asleep the time before. Whoever misses a
  * wake-up misses the message, until the next one is written. */
-Test(ring, loses_no_wake_up)
+static void lose_no_wake_up(call_if_asleep_func call_if_asleep)
 {
         unsigned n_looks = 0;
         struct ring_world w;
@@ -270,7 +293,7 @@ Test(ring, loses_no_wake_up)
         part(&w);
         for (uint64_t k = 1; k <= 5000; ++k) {
                 ring_world_by_ring(&w);
-                nd_raw_ring_wake(w.publisher, &w.ring);
+                call_if_asleep(w.publisher, &w.ring);
                 if (!is_all_taken(&w, 20000) || k % 100 == 0)
                         ring_world_expect_up_to(&w, k);
                 if (k % 2 == 0)
@@ -279,6 +302,16 @@ Test(ring, loses_no_wake_up)
                         (void)look(&w, n_looks - n_looks / 256 * (unsigned)(k / 2 % 128));
         }
         ring_world_deinit(&w);
+}
+
+Test(ring, loses_no_wake_up)
+{
+        lose_no_wake_up(nd_raw_ring_wake);
+}
+
+Test(ring, loses_no_bell)
+{
+        lose_no_wake_up(nd_raw_ring_call);
 }
 
 /* ------------------------------------------------------------------------------------------ death */

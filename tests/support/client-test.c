@@ -30,6 +30,23 @@ size_t client_test_n_mappings(void)
         return n;
 }
 
+void client_test_forbid_fds(struct rlimit *ret_before)
+{
+        struct rlimit low;
+        int next = dup(0);
+
+        must(next >= 0 && getrlimit(RLIMIT_NOFILE, ret_before) == 0);
+        low = *ret_before;
+        low.rlim_cur = (rlim_t)next;
+        close(next);
+        must(setrlimit(RLIMIT_NOFILE, &low) == 0);
+}
+
+void client_test_allow_fds(const struct rlimit *before)
+{
+        must(setrlimit(RLIMIT_NOFILE, before) == 0);
+}
+
 void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max)
 {
         fake_peer_welcome(peer)->features = ND_FEATURE_SHM;
@@ -44,7 +61,9 @@ void client_test_accept_shm(struct fake_peer *peer)
 
 void client_test_accept_ring(struct fake_peer *peer)
 {
-        fake_peer_welcome(peer)->features = ND_FEATURE_SHM | ND_FEATURE_RING;
+        if (!fake_peer_welcome(peer)->features)
+                fake_peer_welcome(peer)->features =
+                        ND_FEATURE_SHM | ND_FEATURE_RING | ND_FEATURE_BELL;
         fake_peer_welcome(peer)->shm_bytes_max = 64 * ND_MIB;
         fake_peer_accept(peer);
 }

@@ -8,6 +8,7 @@
  */
 
 #include <ndbus/ndbus.h>
+#include <sys/resource.h>
 #include "protocol/shm/ring.h"
 #include "tests/support/fake-peer.h"
 
@@ -24,11 +25,15 @@
 size_t client_test_n_fds(void);
 size_t client_test_n_mappings(void);
 
+/** From now on this process may open no more; and again as many as before. */
+void client_test_forbid_fds(struct rlimit *ret_before);
+void client_test_allow_fds(const struct rlimit *before);
+
 /** For scripts: accepts a connection that shares memory, at most so much or 64 MiB. */
 void client_test_accept_shm_of(struct fake_peer *peer, uint64_t bytes_max);
 void client_test_accept_shm(struct fake_peer *peer);
 
-/** For scripts: the same, and takes a ring, with 64 MiB of memory. */
+/** For scripts: the same, and takes a ring, with 64 MiB of memory; with a bell if the script has set no features. */
 void client_test_accept_ring(struct fake_peer *peer);
 
 /** For scripts: the next packet is RING; maps it, and returns its sequence. nd_ring_close() */

@@ -88,6 +88,14 @@ void outlet_publish(struct ndbus *bus)
         succeeds(outlet_publish_with(bus, 1000, NULL));
 }
 
+void outlet_publish_more(struct ndbus *bus)
+{
+        struct ndbus_publish_options options = NDBUS_PUBLISH_OPTIONS_INIT;
+
+        options.more = 1;
+        succeeds(outlet_publish_with(bus, 1000, &options));
+}
+
 void outlet_publish_n(struct ndbus *bus, size_t n)
 {
         for (size_t i = 0; i < n; ++i)

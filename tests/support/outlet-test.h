@@ -65,6 +65,7 @@ int outlet_publish_copy(struct ndbus *bus, int64_t n, const struct ndbus_publish
 /** By a loan. */
 int outlet_publish_with(struct ndbus *bus, int64_t n, const struct ndbus_publish_options *options);
 void outlet_publish(struct ndbus *bus);
+void outlet_publish_more(struct ndbus *bus);
 void outlet_publish_n(struct ndbus *bus, size_t n);
 
 /** What the script has sent before its PONG is heard, too. */

@@ -159,6 +159,7 @@ struct nd_raw *nd_raw_open_bare(struct nd_harness *h, bool is_tcp)
 
         raw_expect_memory(raw);
         raw->harness = h;
+        raw->bell = -1;
         for (size_t i = 0; i < ND_RAW_HANDED_MAX; ++i)
                 raw->handed[i].fd = -1;
         raw->fd = is_tcp ? nd_harness_connect_tcp(h) : nd_harness_connect_unix(h);
@@ -220,6 +221,8 @@ void nd_raw_close(struct nd_raw *raw)
                 nd_segment_close(&raw->handed[i]);
         for (size_t i = 0; i < raw->n_fds; ++i)
                 close(raw->fds[i]);
+        if (raw->bell >= 0)
+                close(raw->bell);
         free(raw->buffer);
         close(raw->fd);
         free(raw);

@@ -54,6 +54,7 @@ struct nd_raw {
         struct nd_raw_message streams[ND_RAW_STREAMS_MAX];
         int fds[ND_RAW_FDS_MAX]; /**< [n_fds] that came and were not taken */
         size_t n_fds;
+        int bell;                                    /**< of the ring; -1: none */
         struct nd_segment handed[ND_RAW_HANDED_MAX]; /**< by number; raw-shm.h maps them */
         bool ignores_gone; /**< SEGMENT_GONE is no surprise to raw-shm.h */
 };

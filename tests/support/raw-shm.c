@@ -142,7 +142,8 @@ void nd_raw_publish_block(struct nd_raw *raw,
 
 struct nd_raw *nd_raw_open_ring(struct nd_harness *h)
 {
-        struct nd_raw *raw = nd_raw_open_features(h, false, ND_FEATURE_SHM | ND_FEATURE_RING);
+        struct nd_raw *raw =
+                nd_raw_open_features(h, false, ND_FEATURE_SHM | ND_FEATURE_RING | ND_FEATURE_BELL);
 
         if (!(raw->features & ND_FEATURE_RING))
                 nd_harness_fail(h, "WELCOME does not give a ring");
@@ -154,9 +155,21 @@ uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd)
         return raw_send_request(raw, (struct nd_prelude){.kind = ND_KIND_RING, .place = bytes}, fd);
 }
 
+void nd_raw_expect_ring(struct nd_raw *raw, uint64_t number)
+{
+        const struct nd_raw_packet *packet = nd_raw_expect(raw, ND_KIND_RING);
+
+        if (packet->prelude.sequence != number)
+                nd_harness_fail(raw->harness, "RING is not the answer to request %llu",
+                                (unsigned long long)number);
+        raw->bell = nd_raw_take_fd(raw);
+        if ((raw->bell >= 0) != (packet->prelude.flags == ND_FLAG_FD))
+                nd_harness_fail(raw->harness, "RING has flags %#x, and %s descriptor comes",
+                                packet->prelude.flags, raw->bell < 0 ? "no" : "a");
+}
+
 struct nd_ring nd_raw_ring(struct nd_raw *raw)
 {
-        const struct nd_raw_packet *packet;
         struct nd_fault fault;
         struct nd_ring ring;
         uint64_t request;
@@ -166,10 +179,7 @@ struct nd_ring nd_raw_ring(struct nd_raw *raw)
                 nd_harness_fail(NULL, "ring: %s: %s", fault.field, fault.text);
         request = nd_raw_send_ring(raw, ND_RING_FILE_BYTES, fd);
         close(fd);
-        packet = nd_raw_expect(raw, ND_KIND_RING);
-        if (packet->prelude.sequence != request || packet->prelude.flags != 0)
-                nd_harness_fail(raw->harness, "RING is not the answer to request %llu",
-                                (unsigned long long)request);
+        nd_raw_expect_ring(raw, request);
         return ring;
 }
 
@@ -216,6 +226,20 @@ void nd_raw_ring_wake(struct nd_raw *raw, struct nd_ring *ring)
 {
         if (nd_ring_must_wake(ring))
                 nd_raw_send_wake(raw);
+}
+
+void nd_raw_ring_bell(struct nd_raw *raw)
+{
+        const uint64_t once = 1;
+
+        if (write(raw->bell, &once, sizeof(once)) != (ssize_t)sizeof(once))
+                nd_harness_fail(raw->harness, "the bell cannot be rung");
+}
+
+void nd_raw_ring_call(struct nd_raw *raw, struct nd_ring *ring)
+{
+        if (nd_ring_must_wake(ring))
+                nd_raw_ring_bell(raw);
 }
 
 /* ---------------------------------------------------------------------------------- receiving */

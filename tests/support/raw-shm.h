@@ -65,6 +65,9 @@ struct nd_raw *nd_raw_open_ring(struct nd_harness *h);
 /** RING of so many bytes with this descriptor (-1: none). Returns its request number. */
 uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd);
 
+/** The answer to that; its bell, if it brings one, is nd_raw.bell. */
+void nd_raw_expect_ring(struct nd_raw *raw, uint64_t number);
+
 /** A ring that the daemon has accepted; nd_ring_close(). */
 struct nd_ring nd_raw_ring(struct nd_raw *raw);
 
@@ -89,3 +92,7 @@ void nd_raw_send_wake(struct nd_raw *raw);
 
 /** WAKE, if the daemon says that it sleeps. */
 void nd_raw_ring_wake(struct nd_raw *raw, struct nd_ring *ring);
+
+/** Rings its bell, whatever the daemon says; and if it says that it sleeps. */
+void nd_raw_ring_bell(struct nd_raw *raw);
+void nd_raw_ring_call(struct nd_raw *raw, struct nd_ring *ring);

@@ -31,15 +31,18 @@ void ring_world_leave(struct ring_world *w)
         nd_segment_close(&w->segment);
 }
 
-void ring_world_init(struct ring_world *w, const char *const *args)
+void ring_world_init_with(struct ring_world *w, const struct nd_harness_options *options)
 {
-        *w = (struct ring_world){
-                .h = nd_harness_start(&(struct nd_harness_options){.args = args}),
-        };
+        *w = (struct ring_world){.h = nd_harness_start(options)};
         w->asker = nd_raw_open(w->h, false);
         w->subscriber = nd_raw_open(w->h, false);
         nd_raw_subscribe(w->subscriber, 1, &(struct nd_raw_subscribe){.pattern = "t"});
         ring_world_join(w);
+}
+
+void ring_world_init(struct ring_world *w, const char *const *args)
+{
+        ring_world_init_with(w, &(struct nd_harness_options){.args = args});
 }
 
 void ring_world_deinit(struct ring_world *w)

@@ -27,6 +27,7 @@ struct ring_world {
 
 /** args: of the daemon, as in nd_harness_options. */
 void ring_world_init(struct ring_world *w, const char *const *args);
+void ring_world_init_with(struct ring_world *w, const struct nd_harness_options *options);
 void ring_world_deinit(struct ring_world *w);
 
 /** The publisher leaves, without a word; and a new one comes. ring_world_init() begins with one. */

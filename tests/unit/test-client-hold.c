@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "client/dlpack.h"
@@ -372,16 +371,12 @@ Test(client_hold, at_the_descriptor_limit_the_socket_carries_it)
 {
         struct fake_peer *peer = fake_peer_start(no_fd_script, NULL);
         struct ndbus *bus = open_subscribed(peer);
-        struct rlimit limit, low;
+        struct rlimit limit;
 
-        getrlimit(RLIMIT_NOFILE, &limit);
-        low = limit;
-        low.rlim_cur = (rlim_t)dup(0);
-        close((int)low.rlim_cur);
-        cr_assert_eq(setrlimit(RLIMIT_NOFILE, &low), 0);
+        client_test_forbid_fds(&limit);
         sem_post(&go_script);
         client_test_expect(bus, 2, 1000, 1);
-        cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        client_test_allow_fds(&limit);
         ndbus_close(bus, 0, NULL);
         fake_peer_end(peer);
 }

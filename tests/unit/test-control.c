@@ -263,7 +263,8 @@ Test(control, cuts_texts_from_outside_between_characters)
                                              .pid = UINT64_MAX},
                         &bytes);
         cr_assert_eq(nd_connect_unpack(bytes.data, bytes.n, &connect, NULL), 0);
-        cr_expect_eq(connect.features, ND_FEATURE_SHM | ND_FEATURE_LINK | ND_FEATURE_RING);
+        cr_expect_eq(connect.features,
+                     ND_FEATURE_SHM | ND_FEATURE_LINK | ND_FEATURE_RING | ND_FEATURE_BELL);
         cr_expect_eq(connect.client.n, 254);
 
         /* not UTF-8 at all: tails without a head */

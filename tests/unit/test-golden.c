@@ -536,7 +536,8 @@ Test(golden, shared_memory)
                                     .sequence = 6},
                 NULL, NULL, 0);
         control("ring-answer", &from_daemon,
-                (struct nd_prelude){.kind = ND_KIND_RING, .sequence = 6}, NULL, NULL, 0);
+                (struct nd_prelude){.kind = ND_KIND_RING, .flags = ND_FLAG_FD, .sequence = 6}, NULL,
+                NULL, 0);
         control("wake", &from_client, (struct nd_prelude){.kind = ND_KIND_WAKE}, NULL, NULL, 0);
         control("publish-block", &from_client,
                 (struct nd_prelude){.kind = ND_KIND_PUBLISH,
