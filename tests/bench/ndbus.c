@@ -6,7 +6,7 @@
  * The subscription blocks, so nothing may be lost and publishers are held back by ndbus itself. Its
  * queue and window are deeper than the defaults, which are made for frames and not for a stream of
  * 64-byte messages; the peers' are unlimited. In shared memory it holds 256 MiB, as much as iceoryx's queue of
- * 256 messages does at 1 MiB. A batch greater than 1 publishes with `more`. Streams are
+ * 256 messages does at 1 MiB, and of large ones 16 more. A batch greater than 1 publishes with `more`. Streams are
  * compared with streams: shared memory is off unless it is the way that is measured.
  */
 
@@ -16,10 +16,11 @@
 #include <string.h>
 #include "tests/bench/harness.h"
 
-#define BUS_DEPTH       65536u
-#define BUS_WINDOW      4096u
-#define BUS_BLOCK_BYTES (UINT64_C(128) << 20)
-#define BUS_WAIT_MS     30000
+#define BUS_DEPTH        65536u
+#define BUS_WINDOW       4096u
+#define BUS_BLOCK_BYTES  (UINT64_C(128) << 20)
+#define BUS_WINDOW_LEAST 16u /* messages: a window of less is granted anew with each */
+#define BUS_WAIT_MS      30000
 
 struct peer {
         struct ndbus *bus;
@@ -128,6 +129,8 @@ static int peer_sub_open(const struct bench_options *options, void **ret_sub)
         if (options->way != BENCH_STREAM) {
                 settings.bytes = BUS_BLOCK_BYTES;
                 settings.window_bytes = BUS_BLOCK_BYTES;
+                if (settings.window_bytes < BUS_WINDOW_LEAST * options->size)
+                        settings.window_bytes = BUS_WINDOW_LEAST * options->size;
         }
 
         r = ndbus_subscribe(peer->bus, BENCH_SUBJECT, &settings, NULL);

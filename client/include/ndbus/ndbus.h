@@ -326,7 +326,7 @@ struct ndbus_subscribe_options {
         uint64_t window;       /**< messages on the way to the application, 1 or more and below
                                        2^62; default 256; with NDBUS_LATEST it is not looked at */
         uint64_t window_bytes; /**< below 2^62; 0: 4 MiB on TCP, 64 MiB on Unix; one message always
-                                       fits */
+                                       fits, but a window below two costs a call for each */
         const char *group;     /**< share the messages with the group's other members, or NULL;
                                        see ndbus_message_free() */
         void *userdata;        /**< ndbus_message_userdata() of its messages */
