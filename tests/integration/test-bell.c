@@ -34,18 +34,6 @@ static void send_pings(struct nd_raw *raw, size_t n)
         nd_raw_send(raw, bytes, n * ND_PRELUDE_BYTES);
 }
 
-/* Returns its request number. */
-static uint64_t send_ring(struct ring_world *w)
-{
-        uint64_t number;
-        int fd;
-
-        cr_assert_eq(nd_ring_create(&w->ring, &fd, NULL), 0);
-        number = nd_raw_send_ring(w->publisher, ND_RING_FILE_BYTES, fd);
-        close(fd);
-        return number;
-}
-
 /* The next packet is the answer, and the bell comes with its first byte. */
 static void expect_bell(struct nd_raw *raw, uint64_t number)
 {
@@ -67,7 +55,7 @@ Test(bell, comes_with_the_answer_about_its_ring)
 
                 w.publisher = nd_raw_open_ring(w.h);
                 send_pings(w.publisher, n_before);
-                number = send_ring(&w);
+                number = nd_raw_ask_ring(w.publisher, &w.ring);
                 send_pings(w.publisher, PINGS_N - n_before);
                 for (size_t k = 0; k < n_before; ++k)
                         nd_raw_expect(w.publisher, ND_KIND_PONG);
@@ -97,7 +85,7 @@ Test(bell, comes_behind_what_the_socket_did_not_take)
                 for (size_t k = 0; k < 16; ++k)
                         nd_raw_publish(w.asker, "many", 40000 + 499 * i);
                 nd_raw_flush(w.asker); /* what its socket takes is there */
-                number = send_ring(&w);
+                number = nd_raw_ask_ring(w.publisher, &w.ring);
                 nd_raw_flush(w.asker);
                 while ((packet = nd_raw_next_other(w.publisher)) &&
                        packet->prelude.kind != ND_KIND_RING)
@@ -207,10 +195,7 @@ Test(bell, is_given_to_who_asks_for_it)
 
         ring_world_init(&w, NULL);
         ring_world_leave(&w);
-        w.publisher = nd_raw_open_features(w.h, false, ND_FEATURE_SHM | ND_FEATURE_RING);
-        w.segment = nd_raw_segment(RING_WORLD_SEGMENT_BYTES);
-        nd_raw_announce(w.publisher, 1, &w.segment);
-        w.ring = nd_raw_ring(w.publisher);
+        ring_world_join_as(&w, nd_raw_open_features(w.h, false, ND_FEATURE_SHM | ND_FEATURE_RING));
         cr_assert_lt(w.publisher->bell, 0);
         go_on(&w, nd_raw_ring_wake);
         ring_world_deinit(&w);

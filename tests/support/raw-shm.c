@@ -168,18 +168,24 @@ void nd_raw_expect_ring(struct nd_raw *raw, uint64_t number)
                                 packet->prelude.flags, raw->bell < 0 ? "no" : "a");
 }
 
-struct nd_ring nd_raw_ring(struct nd_raw *raw)
+uint64_t nd_raw_ask_ring(struct nd_raw *raw, struct nd_ring *ret)
 {
         struct nd_fault fault;
-        struct nd_ring ring;
-        uint64_t request;
+        uint64_t number;
         int fd;
 
-        if (nd_ring_create(&ring, &fd, &fault) < 0)
+        if (nd_ring_create(ret, &fd, &fault) < 0)
                 nd_harness_fail(NULL, "ring: %s: %s", fault.field, fault.text);
-        request = nd_raw_send_ring(raw, ND_RING_FILE_BYTES, fd);
+        number = nd_raw_send_ring(raw, ND_RING_FILE_BYTES, fd);
         close(fd);
-        nd_raw_expect_ring(raw, request);
+        return number;
+}
+
+struct nd_ring nd_raw_ring(struct nd_raw *raw)
+{
+        struct nd_ring ring;
+
+        nd_raw_expect_ring(raw, nd_raw_ask_ring(raw, &ring));
         return ring;
 }
 

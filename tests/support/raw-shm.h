@@ -65,6 +65,9 @@ struct nd_raw *nd_raw_open_ring(struct nd_harness *h);
 /** RING of so many bytes with this descriptor (-1: none). Returns its request number. */
 uint64_t nd_raw_send_ring(struct nd_raw *raw, uint64_t bytes, int fd);
 
+/** The same of a ring that is made for it; nd_ring_close(). */
+uint64_t nd_raw_ask_ring(struct nd_raw *raw, struct nd_ring *ret);
+
 /** The answer to that; its bell, if it brings one, is nd_raw.bell. */
 void nd_raw_expect_ring(struct nd_raw *raw, uint64_t number);
 

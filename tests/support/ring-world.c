@@ -14,13 +14,18 @@
 
 #define RING_WORLD_WAIT_MS 20000
 
-void ring_world_join(struct ring_world *w)
+void ring_world_join_as(struct ring_world *w, struct nd_raw *publisher)
 {
-        w->publisher = nd_raw_open_ring(w->h);
+        w->publisher = publisher;
         w->segment = nd_raw_segment(RING_WORLD_SEGMENT_BYTES);
         nd_raw_announce(w->publisher, 1, &w->segment);
         w->ring = nd_raw_ring(w->publisher);
         w->n_received = 0;
+}
+
+void ring_world_join(struct ring_world *w)
+{
+        ring_world_join_as(w, nd_raw_open_ring(w->h));
 }
 
 void ring_world_leave(struct ring_world *w)

@@ -33,6 +33,7 @@ void ring_world_deinit(struct ring_world *w);
 /** The publisher leaves, without a word; and a new one comes. ring_world_init() begins with one. */
 void ring_world_leave(struct ring_world *w);
 void ring_world_join(struct ring_world *w);
+void ring_world_join_as(struct ring_world *w, struct nd_raw *publisher);
 
 uint64_t ring_world_size(uint64_t k);
 
